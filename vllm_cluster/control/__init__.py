@@ -1,0 +1,1 @@
+"""What the machine that runs pyinfra contributes: image archive, model, secrets."""

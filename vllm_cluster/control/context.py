@@ -1,0 +1,77 @@
+"""All that a run knows of a cluster: description, plan, and what lies on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from vllm_cluster.control import archive, model, secrets
+from vllm_cluster.plan import Plan, make_plan
+from vllm_cluster.spec import Cluster, DescriptionError, Problem, load
+from vllm_cluster.weights.manifest import Manifest
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the steps work from. `secrets` never leaves this process but as a file's content."""
+
+    cluster: Cluster
+    plan: Plan
+    archive: Path | None
+    source: Path
+    manifest: Manifest
+    secrets: dict[str, str]
+
+    def __repr__(self) -> str:
+        return f"Context({self.cluster.file})"
+
+
+@cache
+def context(file: Path) -> Context:
+    """Read everything, once a process. Raises DescriptionError with all problems."""
+    cluster = load(file)
+    image, source = cluster.description.image, cluster.local(cluster.description.model.source)
+    path = cluster.local(image.archive) if image.archive else None
+    problems = [*_archive_problems(path), *_source_problems(source)]
+    if problems:
+        raise DescriptionError(file, problems)
+    manifest = model.manifest_of(source, cluster.description.model.name)
+    image_id = archive.image_id(path) if path else None
+    return Context(
+        cluster=cluster,
+        plan=make_plan(
+            cluster.description, image_id=image_id, model_id=manifest.identity[:MODEL_ID_DIGITS]
+        ),
+        archive=path,
+        source=source,
+        manifest=manifest,
+        secrets=secrets.resolve(cluster),
+    )
+
+
+# Enough to tell any two models apart, short enough for a path that people read.
+MODEL_ID_DIGITS = 16
+
+
+def _archive_problems(path: Path | None) -> Iterator[Problem]:
+    if path is None:
+        return
+    try:
+        archive.image_id(path)
+    except (ValueError, OSError) as error:
+        accepted = "a `docker save` archive on this machine (the lab's: `make image`)"
+        yield Problem(0, "image.archive", _reason(path, error), accepted)
+
+
+def _source_problems(source: Path) -> Iterator[Problem]:
+    accepted = "a directory on this machine with config.json and the weights"
+    if not source.is_dir():
+        yield Problem(0, "model.source", f"{source}, which is no directory", accepted)
+    elif not (source / "config.json").is_file():
+        yield Problem(0, "model.source", f"{source}, which has no config.json", accepted)
+
+
+def _reason(path: Path, error: Exception) -> str:
+    return f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error)

@@ -1,0 +1,101 @@
+"""What systemd and Docker say of units and containers, in one round trip."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pyinfra.api.command import StringCommand
+from pyinfra.api.exceptions import FactProcessError
+from pyinfra.api.facts import FactBase
+
+_PROPERTIES = "Id,LoadState,ActiveState,SubState,UnitFileState,NeedDaemonReload,Result"
+
+
+@dataclass(frozen=True)
+class UnitState:
+    """A unit as `systemctl show` describes it, and the label of its running container."""
+
+    load: str
+    active: str
+    sub: str
+    file_state: str
+    need_reload: bool
+    result: str
+    config: str = ""
+    newer_files: tuple[str, ...] = field(default=())
+
+
+class UnitStates(FactBase[dict[str, UnitState]]):
+    """States of `units` (names with suffix).
+
+    `containers` maps a unit to the container it runs, to learn with which configuration that
+    was started (the label vllm-cluster.config). `files` maps a unit to files that it reads only
+    when it starts: those changed since then are listed in `newer_files`.
+    """
+
+    @staticmethod
+    def default() -> dict[str, UnitState]:
+        return {}
+
+    def command(
+        self,
+        units: list[str],
+        containers: dict[str, str] | None = None,
+        files: dict[str, list[str]] | None = None,
+    ) -> StringCommand:
+        parts = [f"systemctl show --property={_PROPERTIES} {' '.join(units)}"]
+        for unit, container in (containers or {}).items():
+            label = '{{index .Config.Labels "vllm-cluster.config"}}'
+            inspect = f"docker container inspect --format '{label}' {container} 2>/dev/null"
+            parts.append(f'echo "Config {unit} $({inspect})"')
+        for unit, names in (files or {}).items():
+            parts += [_newer(unit, name) for name in names]
+        return StringCommand("; ".join(parts) + "; true")
+
+    def process(self, output: list[str]) -> dict[str, UnitState]:
+        shown: dict[str, dict[str, str]] = {}
+        configs: dict[str, str] = {}
+        newer: dict[str, list[str]] = {}
+        block: dict[str, str] = {}
+        for line in output:
+            if line.startswith("Config "):
+                _, unit, config = (line + " ").split(" ", 2)
+                configs[unit] = config.strip()
+            elif line.startswith("Newer "):
+                _, unit, name = line.split(" ", 2)
+                newer.setdefault(unit, []).append(name)
+            elif "=" in line:
+                name, value = line.split("=", 1)
+                if name in block:
+                    block = {}
+                block[name] = value
+                shown[block.get("Id", "")] = block
+        return {
+            unit: _state(unit, values, configs.get(unit, ""), newer.get(unit, []))
+            for unit, values in shown.items()
+            if unit
+        }
+
+
+def _newer(unit: str, name: str) -> str:
+    # ActiveEnterTimestamp has whole seconds: a file of the very second of the start counts as
+    # newer, which costs a needless restart at worst.
+    started = f'date -d "$(systemctl show -P ActiveEnterTimestamp {unit})" +%s 2>/dev/null'
+    changed = f"stat -c %Z {name} 2>/dev/null || echo 0"
+    return f'[ "$({changed})" -lt "$({started} || echo 0)" ] || echo "Newer {unit} {name}"'
+
+
+def _state(unit: str, values: dict[str, str], config: str, newer: list[str]) -> UnitState:
+    try:
+        return UnitState(
+            load=values["LoadState"],
+            active=values["ActiveState"],
+            sub=values["SubState"],
+            file_state=values["UnitFileState"],
+            need_reload=values["NeedDaemonReload"] == "yes",
+            result=values.get("Result", ""),
+            config=config,
+            newer_files=tuple(newer),
+        )
+    except KeyError as error:
+        raise FactProcessError(f"systemctl show {unit} says nothing of {error}") from error

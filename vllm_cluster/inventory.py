@@ -1,0 +1,49 @@
+"""A description as pyinfra's groups."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from vllm_cluster.control.context import context
+from vllm_cluster.plan import HostPlan
+from vllm_cluster.spec import Cluster, DescriptionError
+
+INVALID = 2
+
+Group = list[tuple[str, dict[str, Any]]]
+
+
+def groups(file: Path) -> tuple[Group, Group]:
+    """`head` and `workers` for pyinfra.
+
+    A description that cannot be used ends the program here, with exit code 2, before any
+    connection. pyinfra would show a traceback for an exception.
+    """
+    try:
+        known = context(file.resolve())
+    except DescriptionError as error:
+        print(error.text(), file=sys.stderr)
+        raise SystemExit(INVALID) from None
+    hosts = known.plan.hosts.values()
+    head = [_host(known.cluster, host) for host in hosts if host.role == "head"]
+    workers = [_host(known.cluster, host) for host in hosts if host.role == "worker"]
+    return head, workers
+
+
+def _host(cluster: Cluster, host: HostPlan) -> tuple[str, dict[str, Any]]:
+    ssh = cluster.description.ssh
+    data: dict[str, Any] = {
+        "ssh_hostname": host.ssh,
+        "ssh_user": ssh.user,
+        "ssh_port": ssh.port,
+        "ssh_strict_host_key_checking": ssh.host_keys,
+        "_sudo": ssh.user != "root",
+        "description": str(cluster.file),
+    }
+    for name in ("key", "config_file", "known_hosts_file"):
+        value = getattr(ssh, name)
+        if value is not None:
+            data[f"ssh_{name}"] = str(cluster.local(value))
+    return host.name, data

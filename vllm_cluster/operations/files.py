@@ -1,0 +1,148 @@
+"""Files of ours on a host: all of a step through one operation, each in place with one rename."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import posixpath
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+
+from pyinfra.api.command import QuoteString, StringCommand
+from pyinfra.api.operation import operation
+from pyinfra.context import host, state
+
+from vllm_cluster.facts.files import FileState, FileStates
+from vllm_cluster.operations.refuse import refuse
+
+# Every file of ours says so; a file at its place that does not is somebody else's.
+MARK = "Managed by vllm-cluster"
+
+
+@dataclass(frozen=True)
+class File:
+    """A file as it shall be. `ours` is False for files that are merged, not owned."""
+
+    body: str
+    mode: str = "644"
+    user: str = "root"
+    group: str = "root"
+    secret: bool = False
+    ours: bool = True
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the content, lower-case hex."""
+        return hashlib.sha256(self.body.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Directory:
+    """A directory as it shall be; its content is left alone."""
+
+    mode: str = "755"
+    user: str = "root"
+    group: str = "root"
+
+
+Wanted = Mapping[str, File | Directory]
+
+
+@operation()
+def place(wanted: Wanted) -> Generator[StringCommand, None, None]:
+    """Bring every path of `wanted` to its state; owner and mode are right before a name appears.
+
+    Refuses, on that host alone, where something else stands in the way.
+    """
+    have = read(wanted)
+    wrong = {path: _difference(path, item, have[path]) for path, item in wanted.items()}
+    wrong = {path: why for path, why in wrong.items() if why}
+    if not wrong:
+        host.noop(f"{len(wanted)} paths are as they shall be")
+        return
+    foreign = [words for path in wrong if (words := _foreign(path, wanted[path], have[path]))]
+    if foreign:
+        yield refuse("; ".join(foreign))
+        return
+    for path, why in wrong.items():
+        host.log(f"{path}: {why}")
+        _show_diff(path, wanted[path], have[path])
+    for path in wrong:
+        yield from _commands(path, wanted[path])
+
+
+@operation()
+def remove(paths: list[str]) -> Generator[StringCommand, None, None]:
+    """Remove files of ours. Refuses where a path does not carry our mark."""
+    have = host.get_fact(FileStates, paths=paths)
+    present = {path: found for path, found in have.items() if found.kind != "absent"}
+    if not present:
+        host.noop("nothing to remove")
+        return
+    for path, found in present.items():
+        if found.kind != "file" or MARK.encode() not in (found.content or b""):
+            yield refuse(f"{path} was not written by vllm-cluster; remove it yourself")
+            return
+        host.log(f"{path}: removed")
+    yield StringCommand("rm", "-f", *[QuoteString(path) for path in present])
+
+
+def read(wanted: Wanted) -> dict[str, FileState]:
+    """What is at the paths of `wanted`; the content of secrets stays on the host."""
+    closed = [p for p, item in wanted.items() if isinstance(item, File) and item.secret]
+    paths = [path for path in wanted if path not in closed]
+    return host.get_fact(FileStates, paths=paths, closed=closed)
+
+
+def _difference(path: str, item: File | Directory, found: FileState) -> str:
+    kind = "file" if isinstance(item, File) else "directory"
+    if found.kind == "absent":
+        return f"{kind} is missing"
+    if found.kind != kind:
+        return f"is a {found.kind}, not a {kind}"
+    differs = []
+    if isinstance(item, File) and found.sha256 != item.sha256:
+        differs.append("content differs")
+    if found.mode != item.mode:
+        differs.append(f"mode is {found.mode}, not {item.mode}")
+    if (found.user, found.group) != (item.user, item.group):
+        differs.append(f"owner is {found.user}:{found.group}, not {item.user}:{item.group}")
+    return ", ".join(differs)
+
+
+def _foreign(path: str, item: File | Directory, found: FileState) -> str:
+    kind = "file" if isinstance(item, File) else "directory"
+    if found.kind not in {"absent", kind}:
+        return f"{path} is a {found.kind} and shall be a {kind}; move it away and run again"
+    if not isinstance(item, File) or not item.ours or found.content is None:
+        return ""
+    if MARK not in item.body or MARK.encode() in found.content or not found.content.strip():
+        return ""
+    return f"{path} exists and was not written by vllm-cluster; move it away and run again"
+
+
+def _show_diff(path: str, item: File | Directory, found: FileState) -> None:
+    if not getattr(state.config, "DIFF", False) or not isinstance(item, File) or item.secret:
+        return
+    old = (found.content or b"").decode(errors="replace").splitlines()
+    lines = difflib.unified_diff(old, item.body.splitlines(), path, path, lineterm="")
+    for line in lines:
+        host.log(line)
+
+
+def _commands(path: str, item: File | Directory) -> Generator[StringCommand, None, None]:
+    target, owner = QuoteString(path), QuoteString(f"{item.user}:{item.group}")
+    if isinstance(item, Directory):
+        yield StringCommand(
+            "mkdir -p", target, "&& chown", owner, target, "&& chmod", item.mode, target
+        )
+        return
+    new = QuoteString(posixpath.join(posixpath.dirname(path), f".{posixpath.basename(path)}.new"))
+    # The body travels as standard input: not on a command line, not through /tmp, never
+    # readable by others. pyinfra ends it with a newline, as every text file ends.
+    yield StringCommand(
+        "mkdir -p", QuoteString(posixpath.dirname(path)), "&&",
+        "umask 077 && cat >", new, "&& chown", owner, new, "&& chmod", item.mode, new,
+        "&& sync", new, "&& mv -fT", new, target,
+        _stdin=item.body,
+    )  # fmt: skip

@@ -1,0 +1,103 @@
+"""systemd units: loaded, enabled, running, and running what is configured now."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+
+from pyinfra.api.command import StringCommand
+from pyinfra.api.operation import operation
+from pyinfra.context import host
+
+from vllm_cluster.facts.units import UnitState, UnitStates
+from vllm_cluster.operations.refuse import refuse
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A unit as it shall be.
+
+    `container` and `config`: the container that it runs and the configuration's digest; the unit
+    is restarted while the running one carries another. `files`: read only at start; the unit is
+    restarted while one of them is newer than its start. Both hold across an interrupted run,
+    which a "changed in this run" would not.
+    `wait` False starts it without waiting until it is active.
+    """
+
+    name: str
+    container: str = ""
+    config: str = ""
+    files: tuple[str, ...] = ()
+    wait: bool = True
+    verb: str = "restart"
+
+
+@operation()
+def active(units: list[Unit]) -> Generator[StringCommand, None, None]:
+    """Bring `units`, in their order, to enabled and running with today's configuration."""
+    have = _read(units)
+    steps = [(unit, why) for unit in units if (why := _why(unit, have[unit.name]))]
+    idle = [unit.name for unit in units if have[unit.name].file_state == "disabled"]
+    reload = any(have[unit.name].need_reload for unit in units)
+    masked = [unit.name for unit in units if have[unit.name].load == "masked"]
+    if masked:
+        name = masked[0]
+        yield refuse(f"{name} is masked; run `systemctl unmask {name}` if that was not meant")
+        return
+    if not steps and not idle and not reload:
+        host.noop(f"{', '.join(unit.name for unit in units)}: running as configured")
+        return
+    for unit, why in steps:
+        host.log(f"{unit.name}: {why}")
+    yield StringCommand("systemctl daemon-reload")
+    if idle:
+        yield StringCommand("systemctl enable --quiet", *idle)
+    for unit, _ in steps:
+        if have[unit.name].active == "failed":
+            # A unit that gave up stays so, whatever is started, until its counter is reset.
+            yield StringCommand("systemctl reset-failed", unit.name)
+        yield _start(unit, have[unit.name])
+
+
+@operation()
+def reloaded(units: list[str]) -> Generator[StringCommand, None, None]:
+    """Let systemd read unit files that were written since it last did."""
+    have = host.get_fact(UnitStates, units=units)
+    if not any(state.need_reload or state.load == "not-found" for state in have.values()):
+        host.noop(f"systemd knows {', '.join(units)} as written")
+        return
+    yield StringCommand("systemctl daemon-reload")
+
+
+def _read(units: list[Unit]) -> dict[str, UnitState]:
+    return host.get_fact(
+        UnitStates,
+        units=[unit.name for unit in units],
+        containers={unit.name: unit.container for unit in units if unit.container},
+        files={unit.name: list(unit.files) for unit in units if unit.files},
+    )
+
+
+def _why(unit: Unit, found: UnitState) -> str:
+    """Why `unit` must be started or restarted; empty when it need not."""
+    if found.active in {"inactive", "failed"}:
+        return f"is {found.active}"
+    if found.active == "activating" and unit.wait:
+        return "is still starting"
+    if unit.container and found.config and found.config != unit.config:
+        return "runs an older configuration"
+    if found.newer_files:
+        return f"started before {', '.join(found.newer_files)} changed"
+    return ""
+
+
+def _start(unit: Unit, found: UnitState) -> StringCommand:
+    stale = found.active == "active" or (found.config and found.config != unit.config)
+    verb = unit.verb if stale else "start"
+    block = "" if unit.wait else " --no-block"
+    command = f"systemctl {verb}{block} {unit.name}"
+    if not unit.wait:
+        return StringCommand(command)
+    # The command's own words, not systemd's advice to go and look for them.
+    logs = f"journalctl --no-pager --output=cat --lines=40 --unit={unit.name}"
+    return StringCommand(f"{command} || {{ {logs} >&2; exit 1; }}")

@@ -1,0 +1,173 @@
+"""The three containers: Ray head, Ray worker, vLLM."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from vllm_cluster.plan import paths
+from vllm_cluster.plan.model import Container
+from vllm_cluster.spec.model import Description, Host
+
+RAY_HEAD, RAY_WORKER, VLLM = "ray-head", "ray-worker", "vllm"
+
+# Ray drains busy actors at SIGTERM before it ends (ray/scripts/scripts.py, 2.60); Docker's own
+# ten seconds would kill it in the middle.
+STOP_MARGIN_S = 30
+
+
+def ray_head(description: Description, image: str) -> Container:
+    """`ray start --head`, in the foreground."""
+    host = description.hosts[description.head]
+    p = description.ports
+    command = (
+        "ray", "start", "--head", f"--port={p.gcs}",
+        "--include-dashboard=true", "--dashboard-host=127.0.0.1", f"--dashboard-port={p.dashboard}",
+        f"--ray-client-server-port={p.client}", "--disable-usage-stats",
+        *_ray_node(description, host),
+    )  # fmt: skip
+    return _ray(description, RAY_HEAD, image, command)
+
+
+def ray_worker(description: Description, host: Host, image: str) -> Container:
+    """`ray start --address`, in the foreground."""
+    head = description.hosts[description.head].address
+    address = f"--address={head}:{description.ports.gcs}"
+    command = ("ray", "start", address, *_ray_node(description, host))
+    return _ray(description, RAY_WORKER, image, command)
+
+
+def vllm(description: Description, image: str, model_path: str, *, ray: bool) -> Container:
+    """`vllm serve`, beside the Ray head or alone."""
+    options = [*_common(VLLM, description.serve.shutdown_timeout_s + STOP_MARGIN_S)]
+    if ray:
+        head = description.hosts[description.head].address
+        # vLLM is a Ray driver: it must see its raylet's processes, shared memory and sockets.
+        options += [f"--pid=container:{RAY_HEAD}", f"--ipc=container:{RAY_HEAD}"]
+        options += [f"--env=RAY_ADDRESS={head}:{description.ports.gcs}", *_ray_mounts()]
+    else:
+        options += [f"--shm-size={description.memory.shm}"]
+    options += [*_hardware(description), *_limits(description), *_mounts(description)]
+    if description.secrets.api_key != "none":
+        options.append(_mount(paths.API_KEY, paths.IN_API_KEY, read_only=True))
+    options.append("--entrypoint=/bin/bash")
+    serve = f"{paths.IN_SCRIPTS}/serve"
+    return Container(
+        VLLM, image, tuple(options), (serve, *serve_arguments(description, model_path, ray=ray))
+    )
+
+
+def serve_arguments(description: Description, model_path: str, *, ray: bool) -> tuple[str, ...]:
+    """The arguments after `vllm serve`. The API key is not among them: ps would show it."""
+    arguments = [
+        model_path,
+        f"--served-model-name={description.model.name}",
+        "--host=0.0.0.0",
+        f"--port={description.serve.port}",
+        f"--tensor-parallel-size={description.parallel.tensor}",
+        f"--pipeline-parallel-size={description.parallel.pipeline}",
+        f"--shutdown-timeout={description.serve.shutdown_timeout_s}",
+    ]
+    if ray:
+        # Never chosen by itself, also where a Ray cluster runs (vllm/config/parallel.py).
+        arguments.append("--distributed-executor-backend=ray")
+    for name, value in description.serve.args.items():
+        arguments += _argument(name.replace("_", "-"), value)
+    return tuple(arguments)
+
+
+def _argument(name: str, value: Any) -> list[str]:
+    if value is True:
+        return [f"--{name}"]
+    if value is False:
+        return [f"--no-{name}"]
+    if isinstance(value, dict):
+        return [f"--{name}={json.dumps(value, separators=(',', ':'))}"]
+    if isinstance(value, list):
+        return [f"--{name}", *map(str, value)]
+    return [f"--{name}={value}"]
+
+
+def _ray_node(description: Description, host: Host) -> tuple[str, ...]:
+    p = description.ports
+    return (
+        "--block",
+        f"--node-ip-address={host.address}",
+        f"--node-manager-port={p.node_manager}",
+        f"--object-manager-port={p.object_manager}",
+        f"--dashboard-agent-grpc-port={p.agent_grpc}",
+        f"--dashboard-agent-listen-port={p.agent_http}",
+        f"--runtime-env-agent-port={p.runtime_env}",
+        f"--metrics-export-port={p.metrics}",
+        f"--min-worker-port={p.worker_first}",
+        f"--max-worker-port={p.worker_last}",
+        f"--num-gpus={host.gpus}",
+        f"--num-cpus={description.ray.cpus or host.gpus}",
+        f"--object-store-memory={description.memory.object_store}",
+        f"--temp-dir={paths.RAY}",
+    )
+
+
+def _ray(description: Description, name: str, image: str, command: tuple[str, ...]) -> Container:
+    options = [
+        *_common(name, description.ray.drain_timeout_s + STOP_MARGIN_S),
+        "--init",  # reaps what Ray's workers leave behind
+        "--ipc=shareable",
+        f"--shm-size={description.memory.shm}",
+        *_hardware(description),
+        *_limits(description),
+        *_mounts(description),
+        *_ray_mounts(),
+        f"--entrypoint={command[0]}",
+    ]
+    return Container(name, image, tuple(options), command[1:])
+
+
+def _common(name: str, stop_timeout_s: int) -> tuple[str, ...]:
+    return (
+        "--rm",
+        f"--name={name}",
+        # A unit starts without the network, and with the very image that was checked.
+        "--pull=never",
+        "--network=host",
+        "--restart=no",  # systemd is the only supervisor
+        "--log-driver=none",  # the journal has it already, with rotation
+        f"--stop-timeout={stop_timeout_s}",
+        f"--env-file={paths.ENVIRONMENT}",
+    )
+
+
+def _hardware(description: Description) -> tuple[str, ...]:
+    return ("--gpus=all",) if description.gpu.kind == "nvidia" else ()
+
+
+def _limits(description: Description) -> tuple[str, ...]:
+    limits = description.limits
+    options = [f"--ulimit=nofile={limits.nofile}:{limits.nofile}"]
+    if limits.memlock == "unlimited":
+        options.append("--ulimit=memlock=-1:-1")
+    if limits.stack is not None:
+        options.append(f"--ulimit=stack={limits.stack}:{limits.stack}")
+    return tuple(options)
+
+
+def _mounts(description: Description) -> tuple[str, ...]:
+    weights = description.weights.directory
+    return (
+        _mount(weights, weights, read_only=True),
+        _mount(paths.SCRIPTS, paths.IN_SCRIPTS, read_only=True),
+        _mount(paths.VLLM_CONFIG, paths.VLLM_CONFIG, read_only=True),
+        _mount(paths.COMPILE_CACHE, paths.COMPILE_CACHE),
+    )
+
+
+def _ray_mounts() -> tuple[str, ...]:
+    return (
+        _mount(paths.RAY, paths.RAY),
+        _mount(paths.RAY_TOKEN, paths.IN_TOKEN, read_only=True),
+    )
+
+
+def _mount(source: str, target: str, *, read_only: bool = False) -> str:
+    # --mount, not --volume: a missing source is an error there, not a new directory of root's.
+    return f"--mount=type=bind,source={source},target={target}" + (",readonly" * read_only)

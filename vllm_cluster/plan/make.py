@@ -1,0 +1,77 @@
+"""From a checked description to the plan."""
+
+from __future__ import annotations
+
+from vllm_cluster.plan import containers, environment
+from vllm_cluster.plan.model import Container, HostPlan, Plan
+from vllm_cluster.plan.ports import allowed, port_uses
+from vllm_cluster.plan.ranks import rank_map
+from vllm_cluster.spec.model import Description
+
+
+def make_plan(
+    description: Description, *, image_id: str | None = None, model_id: str | None = None
+) -> Plan:
+    """Everything that follows from `description`. No I/O.
+
+    `image_id` is the ID of the image in `image.archive`, `model_id` the hash of the model's
+    manifest: without them (nothing is read yet) the plan shows the reference and the bare
+    directory instead.
+    """
+    ray = len(description.hosts) > 1
+    image = image_id or description.image.reference
+    path = f"{description.weights.directory}/{description.model.directory}"
+    model_path = f"{path}/{model_id}" if model_id else path
+    order = [description.head, *(name for name in description.hosts if name != description.head)]
+    gpus = {name: description.hosts[name].gpus for name in order}
+    return Plan(
+        cluster=description.cluster,
+        backend="ray" if ray else "mp",
+        tensor=description.parallel.tensor,
+        pipeline=description.parallel.pipeline,
+        head=description.head,
+        hosts={n: _host(description, n, image, model_path, ray=ray) for n in order},
+        ranks=rank_map(description.parallel.tensor, gpus),
+        ports=port_uses(description, ray=ray),
+        image=image,
+        image_pull=None if description.image.archive else description.image.reference,
+        vllm_version=description.image.vllm,
+        ray_version=description.image.ray,
+        accelerator=description.gpu.kind,
+        model_name=description.model.name,
+        model_path=model_path,
+        weights_directory=description.weights.directory,
+        shm_bytes=description.memory.shm,
+        api_port=description.serve.port,
+        api_key=description.secrets.api_key != "none",
+        start_timeout_s=description.serve.start_timeout_s,
+        shutdown_timeout_s=description.serve.shutdown_timeout_s,
+        drain_timeout_s=description.ray.drain_timeout_s,
+        gcs_address=f"{description.hosts[description.head].address}:{description.ports.gcs}",
+        environment=environment.shared(description) | (environment.ray(description) if ray else {}),
+    )
+
+
+def _host(
+    description: Description, name: str, image: str, model_path: str, *, ray: bool
+) -> HostPlan:
+    host = description.hosts[name]
+    head = name == description.head
+    made: dict[str, Container] = {}
+    if ray and head:
+        made["ray-head"] = containers.ray_head(description, image)
+    if ray and not head:
+        made["ray-worker"] = containers.ray_worker(description, host, image)
+    if head:
+        made["vllm"] = containers.vllm(description, image, model_path, ray=ray)
+    return HostPlan(
+        name=name,
+        role="head" if head else "worker",
+        address=str(host.address),
+        ssh=host.ssh or str(host.address),
+        gpus=host.gpus,
+        interface=host.interface,
+        units=tuple(made),
+        containers=made,
+        allow=allowed(description, head=head),
+    )

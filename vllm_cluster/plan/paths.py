@@ -1,0 +1,28 @@
+"""Every path on a host, decided once."""
+
+from __future__ import annotations
+
+CONFIG = "/etc/vllm-cluster"
+STATE = "/var/lib/vllm-cluster"
+SCRIPTS = "/usr/local/lib/vllm-cluster"
+UNITS = "/etc/systemd/system"
+
+ENVIRONMENT = f"{CONFIG}/cluster.env"
+FIREWALL = f"{CONFIG}/firewall.nft"
+SECRETS = f"{CONFIG}/secrets"
+RAY_TOKEN = f"{SECRETS}/ray-token"
+API_KEY = f"{SECRETS}/api-key"
+
+# Session directory of Ray, the same path in every container that shares it: Ray's driver finds
+# its raylet's sockets there, and so do vLLM's local message queues (ipc:// sockets). A socket's
+# path may have 107 bytes, of which Ray adds 64.
+RAY = f"{STATE}/ray"
+RPC = f"{RAY}/rpc"
+# Compiled kernels and graphs, kept so that a restart need not compile them again.
+COMPILE_CACHE = f"{STATE}/compile-cache"
+VLLM_CONFIG = f"{CONFIG}/vllm"
+
+# Where the containers see the files above. Not /run/secrets: images use it for their own.
+IN_TOKEN = "/run/vllm-cluster/ray-token"  # noqa: S105  a path
+IN_API_KEY = "/run/vllm-cluster/api-key"
+IN_SCRIPTS = "/opt/vllm-cluster"

@@ -1,0 +1,51 @@
+"""Every port that listens, and who may reach it. Firewall, units, doctor and tests read this.
+
+Measured with Ray 2.60 and vLLM 0.32 over two hosts. Beside these, vLLM's workers open about a
+dozen ephemeral ports each for gloo, ZMQ and the TCP store (no setting names them), so hosts of
+the cluster reach each other on every port.
+"""
+
+from __future__ import annotations
+
+from vllm_cluster.plan.model import Allow, PortUse
+from vllm_cluster.spec.model import Description
+
+
+def port_uses(description: Description, *, ray: bool) -> tuple[PortUse, ...]:
+    """The plan's ports; Ray's only where Ray runs."""
+    p = description.ports
+    api = PortUse("vllm api", *_one(description.serve.port), "head", "all", "api")
+    if not ray:
+        return (api,)
+    return (
+        api,
+        PortUse("ray gcs", *_one(p.gcs), "head", "all", "cluster"),
+        PortUse("ray node manager", *_one(p.node_manager), "every host", "all", "cluster"),
+        PortUse("ray object manager", *_one(p.object_manager), "every host", "all", "cluster"),
+        PortUse("ray agent grpc", *_one(p.agent_grpc), "every host", "all", "cluster"),
+        PortUse("ray agent http", *_one(p.agent_http), "every host", "fabric", "cluster"),
+        PortUse("ray runtime env", *_one(p.runtime_env), "every host", "fabric", "cluster"),
+        PortUse("ray metrics", *_one(p.metrics), "every host", "all", "cluster"),
+        PortUse("ray autoscaler metrics", *_one(p.autoscaler_metrics), "head", "all", "cluster"),
+        PortUse("ray dashboard metrics", *_one(p.dashboard_metrics), "head", "all", "cluster"),
+        PortUse("ray dashboard", *_one(p.dashboard), "head", "loopback", "nobody"),
+        PortUse("ray client", *_one(p.client), "head", "fabric", "cluster"),
+        PortUse("ray workers", p.worker_first, p.worker_last, "every host", "all", "cluster"),
+    )
+
+
+def _one(port: int) -> tuple[int, int]:
+    return port, port
+
+
+def allowed(description: Description, *, head: bool) -> tuple[Allow, ...]:
+    """What one host lets in from outside itself. Everything else is dropped."""
+    hosts = tuple(str(host.address) for host in description.hosts.values())
+    network = description.network
+    rules = [
+        Allow("hosts of the cluster reach every port", hosts),
+        Allow("SSH", tuple(map(str, network.ssh_from)), (description.ssh.port,)),
+    ]
+    if head:
+        rules.append(Allow("API", tuple(map(str, network.api_from)), (description.serve.port,)))
+    return tuple(rules)

@@ -1,0 +1,256 @@
+"""The description of a cluster, typed. Every `description=` is what an error says is accepted."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from vllm_cluster.spec.types import (
+    AbsolutePath,
+    Address,
+    Bytes,
+    HostName,
+    Name,
+    Network,
+    RelativePath,
+    Version,
+)
+
+GIB = 2**30
+Port = Annotated[int, Field(strict=True, ge=1, le=65535, description="a port, 1 to 65535")]
+Count = Annotated[int, Field(strict=True, ge=1, description="a whole number, 1 or more")]
+Seconds = Annotated[int, Field(strict=True, ge=1, description="whole seconds, 1 or more")]
+Scalar = str | int | float | bool
+ArgumentValue = Scalar | list[Scalar] | dict[str, Any]
+
+
+class Section(BaseModel):
+    """A part of the description. Unknown keys are errors: a typo must not be silent."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Ssh(Section):
+    """How the machine that runs pyinfra reaches the hosts."""
+
+    user: str = Field("root", min_length=1, description="a user name; needs root or sudo -n")
+    port: Port = 22
+    key: str | None = Field(None, description="the path of a private key; default: ssh's own")
+    config_file: str | None = Field(None, description="the path of an ssh_config file")
+    known_hosts_file: str | None = Field(None, description="the path of a known_hosts file")
+    host_keys: Literal["yes", "accept-new"] = Field(
+        "accept-new", description="yes (must be known already) or accept-new (learned once)"
+    )
+
+
+class Host(Section):
+    """One machine."""
+
+    address: Address = Field(
+        description="the IPv4 address of this host on the fabric, such as 192.168.1.10; "
+        "not loopback, not 0.0.0.0, not link-local"
+    )
+    gpus: int = Field(strict=True, ge=1, le=64, description="the number of GPUs, 1 to 64")
+    ssh: str | None = Field(
+        None, min_length=1, description="name or address for SSH, if not `address`"
+    )
+    interface: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9._-]{1,15}$",
+        description="the network card that holds `address`; default: found on the host",
+    )
+
+
+class Gpu(Section):
+    """The GPU that every host has: vLLM wants them equal."""
+
+    kind: Literal["nvidia", "cpu"] = Field(
+        "nvidia", description="nvidia, or cpu (real vLLM and Ray on CPUs, for the lab)"
+    )
+    model: str = Field("", description="the card's name, such as A100-SXM4-80GB")
+    memory: Bytes | None = Field(None, ge=GIB, description="memory of one GPU, such as 80GiB")
+
+
+class NetworkSection(Section):
+    """Who may reach what."""
+
+    fabric: Network = Field(description="the network of the hosts' addresses: 192.168.1.0/24")
+    api_from: list[Network] = Field(
+        min_length=1, description="networks that may use the API, such as [10.0.0.0/8]"
+    )
+    ssh_from: list[Network] = Field(
+        default_factory=lambda: [IPv4Network("0.0.0.0/0")],
+        min_length=1,
+        description="networks that may use SSH; default: all",
+    )
+
+
+class Parallel(Section):
+    """How the model is cut: tensor inside a host, pipeline between hosts."""
+
+    tensor: Count = 1
+    pipeline: Count = 1
+
+
+class Image(Section):
+    """The container image with vLLM and Ray, the same on every host."""
+
+    reference: str = Field(
+        pattern=r"^[a-z0-9][a-zA-Z0-9._:/-]*(@sha256:[0-9a-f]{64})?$",
+        description="NAME:TAG, or NAME@sha256:… to pull from a registry",
+    )
+    archive: str | None = Field(
+        None, description="a `docker save` archive on this machine, sent to the hosts"
+    )
+    vllm: Version = Field(description="the version of vLLM inside, such as 0.33.0")
+    ray: Version = Field(description="the version of Ray inside, such as 2.56.1")
+
+
+class Model(Section):
+    """The weights that are served."""
+
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", description="the name that API clients use"
+    )
+    source: str = Field(min_length=1, description="a directory on this machine with the model")
+    directory: RelativePath = Field(
+        description="where the model lies beneath weights.directory: a relative path "
+        "of letters, digits and ._+@=- without .."
+    )
+
+
+class Weights(Section):
+    """Where models lie on every host."""
+
+    directory: AbsolutePath = Field(
+        "/var/lib/vllm-cluster/models", description="an absolute path, on the hosts' fast disk"
+    )
+
+
+class Memory(Section):
+    """Host memory that Ray and vLLM share between processes."""
+
+    shm: Bytes = Field(32 * GIB, ge=64 * 2**20, description="/dev/shm, 64MiB or more")
+    object_store: Bytes = Field(
+        2 * GIB, ge=75 * 2**20, description="Ray's object store, 75MiB or more, within shm"
+    )
+
+
+class Limits(Section):
+    """Resource limits of the containers; `inherit` leaves Docker's."""
+
+    memlock: Literal["unlimited", "inherit"] = Field(
+        "unlimited", description="unlimited (RDMA pins memory) or inherit"
+    )
+    nofile: Count = Field(1048576, description="open files of a container, 1024 or more", ge=1024)
+    stack: Bytes | None = Field(
+        64 * 2**20, ge=2**20, description="stack of a thread, such as 64MiB; null: Docker's"
+    )
+
+
+class Ports(Section):
+    """Every port that Ray listens on. Below the ephemeral range, so that nobody takes one first."""
+
+    gcs: Port = 6379
+    node_manager: Port = 6380
+    object_manager: Port = 6381
+    agent_grpc: Port = 6382
+    agent_http: Port = 6383
+    runtime_env: Port = 6384
+    metrics: Port = 6385
+    autoscaler_metrics: Port = 6386
+    dashboard_metrics: Port = 6387
+    dashboard: Port = 8265
+    client: Port = 10001
+    worker_first: Port = 20000
+    worker_last: Port = 20999
+
+
+class Ray(Section):
+    """Ray's own settings."""
+
+    cpus: Count | None = Field(
+        None,
+        description="CPUs that Ray counts on a host; default: one for each GPU. "
+        "Ray starts as many idle workers",
+    )
+    drain_timeout_s: Seconds = 30
+
+
+class Serve(Section):
+    """The API server."""
+
+    port: Port = 8000
+    args: dict[str, ArgumentValue] = Field(
+        default_factory=dict,
+        description="arguments of `vllm serve` without the dashes, such as max-model-len: 8192",
+    )
+    env: dict[Annotated[str, Field(pattern=r"^[A-Z_][A-Z0-9_]*$")], str | int] = Field(
+        default_factory=dict, description="environment variables, NAME: value"
+    )
+    start_timeout_s: Seconds = 3600
+    shutdown_timeout_s: int = Field(
+        30, strict=True, ge=0, description="seconds that running requests may take at a stop"
+    )
+
+
+class SecretSource(Section):
+    """Where a secret comes from. Exactly one key."""
+
+    env: str | None = Field(None, description="the name of an environment variable")
+    file: str | None = Field(None, description="the path of a file on this machine")
+    command: str | None = Field(None, description="a command that prints it")
+
+
+Secret = Literal["generate"] | SecretSource
+_SECRET = "generate, or one of {env: NAME}, {file: PATH}, {command: LINE}"  # noqa: S105
+
+
+class Secrets(Section):
+    """What must not be read by others."""
+
+    ray_token: Secret = Field("generate", description=_SECRET)
+    api_key: Secret | Literal["none"] = Field("generate", description=f"{_SECRET}, or none")
+
+
+class Description(Section):
+    """A whole cluster."""
+
+    cluster: Name = Field(description="a name of lower-case letters, digits and dashes")
+    ssh: Ssh = Ssh()
+    hosts: dict[HostName, Host] = Field(
+        min_length=1,
+        description="host names (lower-case letters, digits, dashes; not digits alone, "
+        "not localhost), each with its address and gpus",
+    )
+    head: str = Field(description="the name of the host that runs the Ray head and the API")
+    workers: list[str] | None = Field(
+        None, description="the names of the other hosts; default: all but the head"
+    )
+    gpu: Gpu = Gpu()
+    network: NetworkSection
+    parallel: Parallel
+    image: Image
+    model: Model
+    weights: Weights = Weights()
+    memory: Memory = Memory()
+    limits: Limits = Limits()
+    ray: Ray = Ray()
+    ports: Ports = Ports()
+    serve: Serve = Serve()
+    secrets: Secrets = Secrets()
+
+
+class Cluster(BaseModel):
+    """A checked description and the file it came from; relative paths start at that file."""
+
+    model_config = ConfigDict(frozen=True)
+    file: Path
+    description: Description
+
+    def local(self, path: str) -> Path:
+        """A path of this machine that the description names: `~` and relative to the file."""
+        return (self.file.parent / Path(path).expanduser()).resolve()
