@@ -1,0 +1,5 @@
+"""The one exception of the lab."""
+
+
+class LabError(Exception):
+    """A refusal or a failure, worded for the person who runs the lab."""

@@ -1,0 +1,154 @@
+"""Power on, off, cut: what a provider's remote console does to a server."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from vllm_cluster.lab import network
+from vllm_cluster.lab.errors import LabError
+from vllm_cluster.lab.layout import HostLayout, Layout
+from vllm_cluster.lab.proc import (
+    Process,
+    children,
+    namespace_pids,
+    processes_in,
+    read_pid_file,
+    wait_until,
+    write_pid_file,
+)
+
+_HALT = 38
+"""SIGRTMIN+4: systemd powers off (systemd(1), "Signals"). Glibc's SIGRTMIN is 34."""
+_INSIDE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def leader(host: HostLayout) -> Process | None:
+    """The host's own systemd, as this machine sees it; None when the host is off."""
+    nspawn = read_pid_file(host.nspawn_pid)
+    for pid in children(nspawn.pid) if nspawn else []:
+        inside = namespace_pids(pid)
+        if len(inside) == 2 and inside[1] == 1:
+            return Process.of(pid)
+    return None
+
+
+def is_on(host: HostLayout) -> bool:
+    """Whether the host has power: on, booting or shutting down."""
+    return read_pid_file(host.supervisor_pid) is not None
+
+
+def console(layout: Layout, host: HostLayout) -> Path:
+    """The file that holds what the host printed on its console."""
+    return layout.logs / f"{host.name}.console"
+
+
+def failure(layout: Layout, host: HostLayout, step: str, why: str) -> LabError:
+    """An error that says which host, which step, and what the console showed last."""
+    log = console(layout, host)
+    try:
+        tail = "\n".join(
+            f"  | {line}" for line in log.read_text("utf-8", "replace").split("\n")[-15:]
+        )
+    except OSError:
+        tail = "  (nothing)"
+    return LabError(f"{host.name}: {step}: {why}\nlast lines of {log}:\n{tail}")
+
+
+def start(layout: Layout, host: HostLayout) -> None:
+    """Switch the host on, without waiting for anything."""
+    argv = ["-m", "vllm_cluster.lab.supervisor", str(layout.home), layout.name, layout.interface]
+    with console(layout, host).open("a") as log:
+        process = subprocess.Popen(
+            [sys.executable, *argv, host.name],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            start_new_session=True,  # Ctrl-C in the terminal is not for the hosts
+        )
+    known = Process.of(process.pid)
+    if known is None:
+        raise failure(layout, host, "power on", "the supervisor ended at once")
+    write_pid_file(host.supervisor_pid, known)
+
+
+def nsenter(process: Process, argv: list[str], *, keep: dict[str, str] | None = None) -> list[str]:
+    """The command that runs another inside the host, beside its systemd."""
+    kept = [f"{name}={value}" for name, value in (keep or {}).items()]
+    clean = ["env", "-i", f"PATH={_INSIDE_PATH}", "HOME=/root", "LANG=C.UTF-8", *kept]
+    spaces = ["--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup"]
+    return ["nsenter", "--target", str(process.pid), *spaces, "--wd=/root", *clean, *argv]
+
+
+def wait_booted(layout: Layout, host: HostLayout, *, timeout_s: float) -> str:
+    """Wait until systemd has started everything; "running", or "degraded: unit, unit".
+
+    Raises LabError with the console's last lines when that does not happen in time.
+    """
+    end = time.monotonic() + timeout_s
+
+    def listening() -> bool:
+        process = leader(host)
+        if process is None:
+            return not is_on(host)
+        return Path(f"/proc/{process.pid}/root/run/systemd/private").exists()
+
+    wait_until(listening, timeout_s=timeout_s)
+    process = leader(host)
+    if process is None:
+        raise failure(layout, host, "boot", "it is off" if not is_on(host) else "no systemd")
+    ask = nsenter(process, ["systemctl", "is-system-running", "--wait"])
+    state = ""
+    while time.monotonic() < end:
+        left = max(1.0, end - time.monotonic())
+        try:
+            done = subprocess.run(ask, capture_output=True, text=True, timeout=left, check=False)
+        except subprocess.TimeoutExpired:
+            break
+        state = done.stdout.strip()
+        if state == "running":
+            return state
+        if state == "degraded":
+            failed = ["systemctl", "list-units", "--failed", "--plain", "--no-legend"]
+            said = subprocess.run(
+                nsenter(process, failed), capture_output=True, text=True, check=False
+            )
+            units = ", ".join(line.split()[0] for line in said.stdout.splitlines() if line.strip())
+            return f"degraded: {units}"
+        time.sleep(0.1)
+    raise failure(layout, host, "boot", f"not up after {timeout_s:.0f} s (systemd says {state!r})")
+
+
+def off(layout: Layout, host: HostLayout, *, timeout_s: float) -> None:
+    """Ask the host's systemd to power off and wait until it has."""
+    process = leader(host)
+    if process is not None:
+        process.kill(_HALT)
+    if not wait_until(lambda: not is_on(host), timeout_s=timeout_s):
+        raise failure(layout, host, "power off", f"still on after {timeout_s:.0f} s")
+
+
+def cut(layout: Layout, host: HostLayout) -> None:
+    """Take the power away: every process of the host ends at once and nothing says goodbye."""
+    if network.exists(layout.switch) and network.exists(host.namespace):
+        # first the cable: dying processes would close their connections properly
+        network.set_cable(layout, host, up=False)
+    supervisor, nspawn = read_pid_file(host.supervisor_pid), read_pid_file(host.nspawn_pid)
+    process = leader(host)
+    if process is not None:
+        process.kill(signal.SIGKILL)  # the kernel ends its whole PID namespace with it
+    elif nspawn is not None:
+        nspawn.end()
+    if supervisor is not None and not wait_until(lambda: not supervisor.alive(), timeout_s=10):
+        supervisor.end()
+    # left over when the supervisor itself was killed earlier
+    orphans = list(processes_in(host.netns))
+    for orphan in orphans:
+        orphan.kill(signal.SIGKILL)
+    if not wait_until(lambda: not any(p.alive() for p in orphans), timeout_s=10):
+        raise failure(layout, host, "power cut", "processes that do not end")
+    network.remove_namespace(host.namespace)
