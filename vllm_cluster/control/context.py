@@ -34,7 +34,7 @@ def context(file: Path) -> Context:
     cluster = load(file)
     image, source = cluster.description.image, cluster.local(cluster.description.model.source)
     path = cluster.local(image.archive) if image.archive else None
-    problems = [*_archive_problems(path), *_source_problems(source)]
+    problems = [*_archive_problems(cluster, path), *_source_problems(cluster, source)]
     if problems:
         raise DescriptionError(file, problems)
     manifest = model.manifest_of(source, cluster.description.model.name)
@@ -55,22 +55,24 @@ def context(file: Path) -> Context:
 MODEL_ID_DIGITS = 16
 
 
-def _archive_problems(path: Path | None) -> Iterator[Problem]:
+def _archive_problems(cluster: Cluster, path: Path | None) -> Iterator[Problem]:
     if path is None:
         return
     try:
         archive.image_id(path)
     except (ValueError, OSError) as error:
         accepted = "a `docker save` archive on this machine (the lab's: `make image`)"
-        yield Problem(0, "image.archive", _reason(path, error), accepted)
+        yield cluster.problem("image", "archive", found=_reason(path, error), accepted=accepted)
 
 
-def _source_problems(source: Path) -> Iterator[Problem]:
+def _source_problems(cluster: Cluster, source: Path) -> Iterator[Problem]:
     accepted = "a directory on this machine with config.json and the weights"
     if not source.is_dir():
-        yield Problem(0, "model.source", f"{source}, which is no directory", accepted)
+        found = f"{source}, which is no directory"
+        yield cluster.problem("model", "source", found=found, accepted=accepted)
     elif not (source / "config.json").is_file():
-        yield Problem(0, "model.source", f"{source}, which has no config.json", accepted)
+        found = f"{source}, which has no config.json"
+        yield cluster.problem("model", "source", found=found, accepted=accepted)
 
 
 def _reason(path: Path, error: Exception) -> str:

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from vllm_cluster.weights.manifest import (
@@ -59,14 +60,14 @@ def _hash(files: list[tuple[str, Path]], model: str) -> Manifest:
     done_bytes = 0
     entries: list[FileEntry] = []
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        for entry in pool.map(lambda item: _entry(*item, chunk_bytes), files):
+        for entry in pool.map(partial(_entry, chunk_bytes), *zip(*files, strict=True)):
             entries.append(entry)
             done_bytes += entry.size_bytes
             _progress(done_bytes, total_bytes)
     return make_manifest(model, "local", chunk_bytes, entries)
 
 
-def _entry(name: str, path: Path, chunk_bytes: int) -> FileEntry:
+def _entry(chunk_bytes: int, name: str, path: Path) -> FileEntry:
     whole = hashlib.sha256()
     chunks: list[str] = []
     size_bytes = 0

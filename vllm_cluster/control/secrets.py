@@ -26,14 +26,18 @@ def resolve(cluster: Cluster) -> dict[str, str]:
             continue
         try:
             value = _value(cluster, name, source)
-        except _Missing as missing:
-            problems.append(missing.problem(name))
+        except _MissingError as missing:
+            problems.append(
+                cluster.problem("secrets", name, found=missing.found, accepted=missing.accepted)
+            )
             continue
         if value and value.isascii() and value.isprintable() and " " not in value:
             found[name] = value
         else:
             accepted = "printable ASCII without spaces, at least one character"
-            problems.append(Problem(0, f"secrets.{name}", "an unusable value", accepted))
+            problems.append(
+                cluster.problem("secrets", name, found="an unusable value", accepted=accepted)
+            )
     if problems:
         raise DescriptionError(cluster.file, problems)
     return found
@@ -44,13 +48,10 @@ def generated_file(cluster: Cluster, name: str) -> Path:
     return cluster.file.parent / ".secrets" / cluster.description.cluster / name
 
 
-class _Missing(Exception):
+class _MissingError(Exception):
     def __init__(self, found: str, accepted: str) -> None:
         super().__init__(found)
         self.found, self.accepted = found, accepted
-
-    def problem(self, name: str) -> Problem:
-        return Problem(0, f"secrets.{name}", self.found, self.accepted)
 
 
 def _value(cluster: Cluster, name: str, source: SecretSource | str) -> str:
@@ -59,7 +60,9 @@ def _value(cluster: Cluster, name: str, source: SecretSource | str) -> str:
     if source.env is not None:
         value = os.environ.get(source.env, "")
         if not value:
-            raise _Missing(f"no variable {source.env} in the environment", f"export {source.env}")
+            raise _MissingError(
+                f"no variable {source.env} in the environment", f"export {source.env}"
+            )
         return value
     if source.file is not None:
         return _file(cluster.local(source.file))
@@ -71,22 +74,23 @@ def _file(path: Path) -> str:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not text"
-        raise _Missing(f"{path}: {reason}", "a readable file with the secret alone") from None
+        raise _MissingError(f"{path}: {reason}", "a readable file with the secret alone") from None
 
 
 def _command(line: str) -> str:
     try:
-        done = subprocess.run(
+        # The operator's own words, so the operator's own shell.
+        done = subprocess.run(  # noqa: S602
             line, shell=True, capture_output=True, text=True,
             timeout=_COMMAND_TIMEOUT_S, check=False,
-        )  # fmt: skip  # noqa: S602  the operator's own words
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         found = f"`{line}` still running after {_COMMAND_TIMEOUT_S} s"
-        raise _Missing(found, "a command that prints the secret") from None
+        raise _MissingError(found, "a command that prints the secret") from None
     if done.returncode:
         words = done.stderr.strip().splitlines()[-1:] or ["no words"]
         found = f"`{line}` ended with {done.returncode}: {words[0]}"
-        raise _Missing(found, "a command that prints the secret and ends with 0")
+        raise _MissingError(found, "a command that prints the secret and ends with 0")
     return done.stdout.strip()
 
 

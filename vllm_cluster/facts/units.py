@@ -78,11 +78,11 @@ class UnitStates(FactBase[dict[str, UnitState]]):
 
 
 def _newer(unit: str, name: str) -> str:
-    # ActiveEnterTimestamp has whole seconds: a file of the very second of the start counts as
-    # newer, which costs a needless restart at worst.
-    started = f'date -d "$(systemctl show -P ActiveEnterTimestamp {unit})" +%s 2>/dev/null'
-    changed = f"stat -c %Z {name} 2>/dev/null || echo 0"
-    return f'[ "$({changed})" -lt "$({started} || echo 0)" ] || echo "Newer {unit} {name}"'
+    # Microseconds on both sides: a file and the start that read it often share a second.
+    show = f"systemctl show --timestamp=us+utc -P ActiveEnterTimestamp {unit}"
+    started = f'date -d "$({show})" +%s%6N 2>/dev/null || echo 0'
+    changed = f"stat -c %.6Z {name} 2>/dev/null | tr -d ."
+    return f'[ "$({changed} || echo 0)" -le "$({started})" ] || echo "Newer {unit} {name}"'
 
 
 def _state(unit: str, values: dict[str, str], config: str, newer: list[str]) -> UnitState:

@@ -55,7 +55,7 @@ def place(wanted: Wanted) -> Generator[StringCommand, None, None]:
     Refuses, on that host alone, where something else stands in the way.
     """
     have = read(wanted)
-    wrong = {path: _difference(path, item, have[path]) for path, item in wanted.items()}
+    wrong = {path: _difference(item, have[path]) for path, item in wanted.items()}
     wrong = {path: why for path, why in wrong.items() if why}
     if not wrong:
         host.noop(f"{len(wanted)} paths are as they shall be")
@@ -94,7 +94,7 @@ def read(wanted: Wanted) -> dict[str, FileState]:
     return host.get_fact(FileStates, paths=paths, closed=closed)
 
 
-def _difference(path: str, item: File | Directory, found: FileState) -> str:
+def _difference(item: File | Directory, found: FileState) -> str:
     kind = "file" if isinstance(item, File) else "directory"
     if found.kind == "absent":
         return f"{kind} is missing"

@@ -60,6 +60,24 @@ def active(units: list[Unit]) -> Generator[StringCommand, None, None]:
 
 
 @operation()
+def ended(units: list[Unit]) -> Generator[StringCommand, None, None]:
+    """Stop those of `units`, in their order, whose container runs another configuration.
+
+    First on every host, then the new ones start: a worker that finds the old head still up would
+    join a session that is about to end.
+    """
+    have = _read(units)
+    old = [u for u in units if have[u.name].config not in {"", u.config}]
+    if not old:
+        host.noop("nothing runs an older configuration")
+        return
+    for unit in old:
+        host.log(f"{unit.name}: runs an older configuration")
+    yield StringCommand("systemctl daemon-reload")
+    yield StringCommand("systemctl stop", *[unit.name for unit in old])
+
+
+@operation()
 def reloaded(units: list[str]) -> Generator[StringCommand, None, None]:
     """Let systemd read unit files that were written since it last did."""
     have = host.get_fact(UnitStates, units=units)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from vllm_cluster.plan import paths
 from vllm_cluster.plan.model import Container
 from vllm_cluster.spec.model import Description, Host
 
+CONFIG_LABEL = "vllm-cluster.config"
 RAY_HEAD, RAY_WORKER, VLLM = "ray-head", "ray-worker", "vllm"
 
 # Ray drains busy actors at SIGTERM before it ends (ray/scripts/scripts.py, 2.60); Docker's own
@@ -171,3 +173,9 @@ def _ray_mounts() -> tuple[str, ...]:
 def _mount(source: str, target: str, *, read_only: bool = False) -> str:
     # --mount, not --volume: a missing source is an error there, not a new directory of root's.
     return f"--mount=type=bind,source={source},target={target}" + (",readonly" * read_only)
+
+
+def labelled(container: Container, config: str) -> Container:
+    """`container` with the digest of its configuration, to be told from one started earlier."""
+    options = (*container.options[:2], f"--label={CONFIG_LABEL}={config}", *container.options[2:])
+    return replace(container, options=options)

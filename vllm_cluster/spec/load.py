@@ -39,7 +39,7 @@ def check(source: Source) -> Cluster:
             problems.append(Problem(source.line(path), dotted(path), found, accepted))
     if problems or description is None:
         raise DescriptionError(source.file, problems)
-    return Cluster(file=source.file.resolve(), description=description)
+    return Cluster(file=source.file.resolve(), description=description, lines=source.lines)
 
 
 def _parts(data: dict[str, Any]) -> Parts:

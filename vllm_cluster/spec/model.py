@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from vllm_cluster.spec.problems import Problem
 from vllm_cluster.spec.types import (
     AbsolutePath,
     Address,
@@ -250,7 +252,18 @@ class Cluster(BaseModel):
     model_config = ConfigDict(frozen=True)
     file: Path
     description: Description
+    lines: dict[tuple[str | int, ...], int] = Field(default_factory=dict)
+
+    def problem(self, *path: str, found: str, accepted: str) -> Problem:
+        """A problem with the value at `path`, with its line."""
+        line = next((self.lines[p] for p in _up(path) if p in self.lines), 0)
+        return Problem(line, ".".join(path), found, accepted)
 
     def local(self, path: str) -> Path:
         """A path of this machine that the description names: `~` and relative to the file."""
         return (self.file.parent / Path(path).expanduser()).resolve()
+
+
+def _up(path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """`path` and its parents, the nearest first."""
+    return (path[:length] for length in range(len(path), 0, -1))

@@ -1,0 +1,22 @@
+"""The whole cluster, in order: `pyinfra inventories/prod.py deploys/cluster.py`."""
+
+from vllm_cluster.steps import here
+from vllm_cluster.steps.docker import docker_step
+from vllm_cluster.steps.files import base_step
+from vllm_cluster.steps.firewall import firewall_step
+from vllm_cluster.steps.image import image_step
+from vllm_cluster.steps.names import names_step
+from vllm_cluster.steps.secrets import secrets_step
+from vllm_cluster.steps.serving import start_step, units_step
+from vllm_cluster.steps.weights import weights_step
+
+here.send_at_once()
+names_step()
+base_step()
+firewall_step()  # closed before anything listens
+docker_step()
+image_step()
+weights_step()
+secrets_step()
+units_step()
+start_step()

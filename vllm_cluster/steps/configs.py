@@ -1,0 +1,39 @@
+"""The files of the units, and a digest of all that a running container was started with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+from vllm_cluster.plan import HostPlan, Plan, environment, paths
+from vllm_cluster.plan.containers import labelled
+from vllm_cluster.steps.render import render
+
+
+def environment_file(plan: Plan, host: HostPlan, interface: str) -> str:
+    """The text of cluster.env on `host`, whose fabric address is on `interface`."""
+    values = environment.own(host.address, interface) | plan.environment
+    return render(paths.ENVIRONMENT, plan=plan, host=host, environment=values)
+
+
+def digest(plan: Plan, host: HostPlan, unit: str, env: str, secrets: Mapping[str, str]) -> str:
+    """16 hex digits over everything that `unit` reads at its start, and over the head's part.
+
+    A worker belongs to one session of the head, so what changes the head restarts it too.
+    """
+    head = plan.hosts[plan.head].containers
+    parts = [
+        host.containers[unit].run(),
+        head["ray-head"].run() if plan.backend == "ray" else (),
+        env,
+        sorted(secrets.items()),
+    ]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def unit_file(plan: Plan, host: HostPlan, unit: str, config: str) -> str:
+    """The text of `unit`'s file, its container labelled with `config`."""
+    container = labelled(host.containers[unit], config)
+    path = f"{paths.UNITS}/{unit}.service"
+    return render(path, plan=plan, container=container, paths=paths)

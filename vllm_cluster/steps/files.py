@@ -1,0 +1,38 @@
+"""Directories and files that several steps use, and the packages behind them."""
+
+from pyinfra.api.deploy import deploy
+
+from vllm_cluster.operations import files, packages
+from vllm_cluster.operations.files import Directory, File
+from vllm_cluster.plan import paths
+from vllm_cluster.steps import here
+from vllm_cluster.steps.render import plain, render
+
+SCRIPTS = ("serve", "wait-for-head", "wait-for-gpus", "await-completion")
+
+
+@deploy("Base")
+def base_step() -> None:
+    """What the other steps stand on."""
+    packages.installed(
+        name="Install nftables and rsync",
+        packages=["nftables", "rsync"],
+    )
+    wanted: dict[str, File | Directory] = {
+        paths.CONFIG: Directory(),
+        paths.VLLM_CONFIG: Directory(),
+        paths.SECRETS: Directory(mode="700"),
+        paths.STATE: Directory(),
+        paths.RAY: Directory(),
+        paths.COMPILE_CACHE: Directory(),
+        here.plan().weights_directory: Directory(),
+        paths.SCRIPTS: Directory(),
+    }
+    for script in SCRIPTS:
+        path = f"{paths.SCRIPTS}/{script}"
+        wanted[path] = File(plain(path), mode="755")
+    probe = f"{paths.SCRIPTS}/probe.py"
+    dashboard = here.known().cluster.description.ports.dashboard
+    values = {"plan": here.plan(), "paths": paths, "dashboard_port": dashboard}
+    wanted[probe] = File(render(probe, **values), mode="755")
+    files.place(name="Write the directories and scripts of the cluster", wanted=wanted)

@@ -1,0 +1,49 @@
+"""Hosts of the cluster reach each other; others reach SSH and the API; nothing else."""
+
+from dataclasses import replace
+
+from pyinfra.api.deploy import deploy
+
+from vllm_cluster.operations import files, firewall, units
+from vllm_cluster.operations.files import File
+from vllm_cluster.operations.units import Unit
+from vllm_cluster.plan import Allow, paths
+from vllm_cluster.steps import here
+from vllm_cluster.steps.render import plain, render
+
+UNIT = "vllm-cluster-firewall.service"
+
+
+@deploy("Firewall")
+def firewall_step() -> None:
+    """Load the rules, and again at every boot before Docker starts."""
+    script = f"{paths.SCRIPTS}/firewall-load"
+    unit = f"{paths.UNITS}/{UNIT}"
+    files.place(
+        name="Write the firewall's unit and loader",
+        wanted={
+            script: File(plain(script), mode="755"),
+            unit: File(render(unit, plan=here.plan(), paths=paths)),
+        },
+    )
+    firewall.enforced(name="Let in the cluster, SSH and the API, and nobody else", rules=_rules)
+    units.active(name="Load the firewall at every boot", units=[Unit(UNIT)])
+
+
+def _rules(ssh_ports: tuple[int, ...]) -> str:
+    allow = tuple(_with_ports(rule, ssh_ports) for rule in here.this().allow)
+    ssh = next(rule for rule in allow if rule.comment == "SSH")
+    return render(
+        paths.FIREWALL,
+        plan=here.plan(),
+        allow=allow,
+        ssh_ports=ssh.ports,
+        ssh_over_ipv6="0.0.0.0/0" in ssh.sources,
+    )
+
+
+def _with_ports(rule: Allow, ssh_ports: tuple[int, ...]) -> Allow:
+    """SSH stays open on every port that sshd really listens on, declared or not."""
+    if rule.comment != "SSH":
+        return rule
+    return replace(rule, ports=tuple(sorted({*rule.ports, *ssh_ports})))

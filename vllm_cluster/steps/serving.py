@@ -1,0 +1,65 @@
+"""The units: Ray head, Ray workers, vLLM."""
+
+from pyinfra.api.deploy import deploy
+from pyinfra.api.exceptions import PyinfraError
+from pyinfra.context import host
+
+from vllm_cluster.facts.network import Interfaces
+from vllm_cluster.operations import files, units
+from vllm_cluster.operations.files import File
+from vllm_cluster.operations.units import Unit
+from vllm_cluster.plan import environment, paths
+from vllm_cluster.steps import configs, here
+from vllm_cluster.steps.here import known
+
+
+@deploy("Units")
+def units_step() -> None:
+    """Write the units and what they read; stop those that run something older."""
+    plan, this = here.plan(), here.this()
+    env = _environment()
+    wanted = {
+        paths.ENVIRONMENT: File(env),
+        f"{paths.VLLM_CONFIG}/ray_non_carry_over_env_vars.json": File(
+            environment.not_carried_json(), ours=False
+        ),
+    }
+    for unit in _units(env):
+        path = f"{paths.UNITS}/{unit.name}"
+        wanted[path] = File(configs.unit_file(plan, this, unit.container, unit.config))
+    files.place(name="Write the environment and the units of Ray and vLLM", wanted=wanted)
+    units.ended(name="Stop what runs an older configuration", units=list(reversed(_units(env))))
+
+
+@deploy("Ray and vLLM")
+def start_step() -> None:
+    """Start Ray everywhere, then vLLM on the head, which waits until Ray shows every GPU."""
+    wanted = _units(_environment())
+    units.active(
+        name="Start Ray" if here.plan().backend == "ray" else "Start vLLM",
+        units=[unit for unit in wanted if unit.container != "vllm"] or wanted,
+    )
+    if here.this().role == "head" and here.plan().backend == "ray":
+        units.active(name="Start vLLM and wait for a completion", units=wanted[-1:])
+
+
+def _environment() -> str:
+    plan, this = here.plan(), here.this()
+    interface = this.interface or host.get_fact(Interfaces).get(this.address)
+    if interface is None:
+        raise PyinfraError(f"{host.name}: no interface holds {this.address}, its fabric address")
+    return configs.environment_file(plan, this, interface)
+
+
+def _units(env: str) -> list[Unit]:
+    plan, this = here.plan(), here.this()
+    return [
+        Unit(
+            name=f"{unit}.service",
+            container=unit,
+            config=configs.digest(plan, this, unit, env, known().secrets),
+            # A worker waits for its head, and vLLM for every worker: only vLLM is waited for.
+            wait=unit == "vllm",
+        )
+        for unit in this.units
+    ]
