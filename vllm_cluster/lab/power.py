@@ -81,7 +81,7 @@ def nsenter(process: Process, argv: list[str], *, keep: dict[str, str] | None = 
     kept = [f"{name}={value}" for name, value in (keep or {}).items()]
     clean = ["env", "-i", f"PATH={_INSIDE_PATH}", "HOME=/root", "LANG=C.UTF-8", *kept]
     spaces = ["--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup"]
-    return ["nsenter", "--target", str(process.pid), *spaces, "--wd=/root", *clean, *argv]
+    return ["nsenter", "--target", str(process.pid), *spaces, "--root", "--wd", *clean, *argv]
 
 
 def wait_booted(layout: Layout, host: HostLayout, *, timeout_s: float) -> str:

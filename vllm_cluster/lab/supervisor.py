@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from vllm_cluster.lab import cgroup, network
+from vllm_cluster.lab import cgroup, network, rlimits
 from vllm_cluster.lab.errors import LabError
 from vllm_cluster.lab.layout import HostLayout, Layout
 from vllm_cluster.lab.proc import Process, write_pid_file
@@ -77,6 +77,10 @@ def main(argv: list[str]) -> int:
     home, lab, interface, name = argv
     layout = Layout(lab, Path(home), interface)
     host = layout.host(name)
+    try:
+        rlimits.emulate()
+    except OSError as error:
+        print(f"=== {name}: limits above this machine's cannot be set: {error}", flush=True)
     try:
         while True:
             print(f"=== {time.strftime('%F %T')} {name}: power on", flush=True)
