@@ -1,0 +1,119 @@
+#!/usr/bin/env python3
+"""Write the table of arguments of a released vLLM or Ray.
+
+    python scripts/flags.py vllm 0.33.0      (or: make flags VLLM=0.33.0)
+    python scripts/flags.py ray 2.60.0       (or: make flags RAY=2.60.0)
+    python scripts/flags.py --all            write every table again
+
+Takes the wheel from the package index with pip, unpacks its Python files, runs the code in it that
+builds the parser (flags_vllm.py, flags_ray.py) and writes
+vllm_cluster/plan/flags/data/TOOL-VERSION.json, one argument a line. docs/flags.md has the rest.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = ROOT / "vllm_cluster/plan/flags/data"
+CACHE = ROOT / ".cache/flags"
+COMMANDS = {"vllm": "vllm serve", "ray": "ray start"}
+# A Linux wheel for the Python of the serving image; the Python files in it are the same for all.
+WHEEL = [
+    *("--python-version", "3.12", "--implementation", "cp", "--abi", "cp312", "--abi", "abi3"),
+    *(f"--platform=manylinux{name}_x86_64" for name in ("_2_35", "_2_31", "_2_28", "2014", "1")),
+]
+
+
+def unpack(tool: str, version: str, folder: Path) -> None:
+    """Fetch the wheel of `version` (300 to 400 MB for vLLM) and unpack its Python files."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        wanted = [*WHEEL, "--no-deps", "--only-binary=:all:", f"--dest={scratch}"]
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", *wanted, f"{tool}=={version}"]
+        subprocess.run(pip, check=True)
+        [wheel] = Path(scratch).glob("*.whl")
+        unpacked = Path(scratch) / "unpacked"
+        with zipfile.ZipFile(wheel) as archive:
+            names = [name for name in archive.namelist() if name.endswith((".py", "METADATA"))]
+            archive.extractall(unpacked, names)
+        unpacked.rename(folder)
+
+
+def read(tool: str, folder: Path) -> dict[str, Any]:
+    """Run the reader on an unpacked wheel, in a process of its own."""
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch) / "table.json"
+        reader = [sys.executable, "-m", f"scripts.flags_{tool}", str(folder), str(out)]
+        done = subprocess.run(reader, check=False, capture_output=True, text=True, cwd=ROOT)
+        if done.returncode != 0:
+            raise SystemExit(f"{tool}: the parser could not be read:\n{done.stderr[-3000:]}")
+        table: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
+        return table
+
+
+def text_of(tool: str, version: str, table: dict[str, Any]) -> str:
+    """The table as a file: a head, then one argument a line."""
+    head = {
+        "command": COMMANDS[tool],
+        "version": version,
+        "read_from": f"the wheel {tool}=={version}",
+        "parser": table["parser"],
+    }
+    lines = [f"  {json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]
+    rows = ",\n".join("    " + json.dumps(row, sort_keys=True) for row in table["arguments"])
+    return "{\n" + "\n".join(lines) + '\n  "arguments": [\n' + rows + "\n  ]\n}\n"
+
+
+def check_parser(tool: str, version: str, digest: str) -> None:
+    """Stop when vLLM's way with arguments is not one that the check was written after."""
+    known = json.loads((DATA / "parsers.json").read_text(encoding="utf-8"))
+    if digest not in known:
+        raise SystemExit(
+            f"{tool} {version} treats arguments in a way not seen before (parser {digest}).\n"
+            "Compare FlexibleArgumentParser.parse_args in vllm/utils/argparse_utils.py with "
+            "vllm_cluster/plan/flags/flexible.py, change that where they differ, and add the "
+            f"fingerprint to {DATA / 'parsers.json'}."
+        )
+
+
+def write(tool: str, version: str, *, keep: bool) -> None:
+    """Make the table of one version."""
+    folder = CACHE / "src" / f"{tool}-{version}"
+    if not folder.is_dir():
+        unpack(tool, version, folder)
+    table = read(tool, folder)
+    check_parser(tool, version, table["parser"])
+    path = DATA / f"{tool}-{version}.json"
+    path.write_text(text_of(tool, version, table), encoding="utf-8")
+    sys.stdout.write(f"{path.relative_to(ROOT)}: {len(table['arguments'])} arguments\n")
+    if not keep:
+        shutil.rmtree(folder)
+
+
+def main() -> None:
+    """Write the tables that the command line names."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("tool", nargs="?", choices=sorted(COMMANDS))
+    parser.add_argument("version", nargs="?", help="a released version, such as 0.33.0")
+    parser.add_argument("--all", action="store_true", help="every version that has a table")
+    parser.add_argument("--keep", action="store_true", help="keep the sources in .cache/flags/src")
+    args = parser.parse_args()
+    if args.all:
+        wanted = [path.stem.split("-", 1) for path in sorted(DATA.glob("*-*.json"))]
+    elif args.tool and args.version:
+        wanted = [[args.tool, args.version]]
+    else:
+        parser.error("name a tool and a version, or --all")
+    for tool, version in wanted:
+        write(tool, version, keep=args.keep)
+
+
+if __name__ == "__main__":
+    main()
