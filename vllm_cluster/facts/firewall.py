@@ -14,7 +14,7 @@ from vllm_cluster.plan import paths
 _SCRIPT = f"""
 f={paths.FIREWALL}
 echo "file $(sha256sum 2>/dev/null < $f | cut -c1-64)"
-echo "table $(nft list table inet vllm_cluster 2>/dev/null | sha256sum | cut -c1-64)"
+echo "table $(nft -n list table inet vllm_cluster 2>/dev/null | sha256sum | cut -c1-64)"
 echo "loaded $(cut -c1-64 {paths.FIREWALL_STATE}/loaded 2>/dev/null | tr '\\n' ' ')"
 sshd=$(command -v sshd || echo /usr/sbin/sshd)
 $sshd -T 2>/dev/null | awk '$1 == "port" {{print "ssh " $2}}'

@@ -1,0 +1,58 @@
+"""`vllm-cluster`: everything around a deploy that is not the deploy itself."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+
+from vllm_cluster.spec.problems import DescriptionError
+
+# name -> (module, what `--help` says). A module is imported when its command runs: `plan` shall
+# answer before a person has looked up.
+COMMANDS = {
+    "plan": ("vllm_cluster.commands.plan", "Show what follows from a description. Needs no host."),
+}
+
+INVALID = 2
+
+
+class Lazy(click.Group):
+    """A group whose commands are imported on demand."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        command = import_module(COMMANDS[cmd_name][0]).command
+        assert isinstance(command, click.Command)  # noqa: S101
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in sorted(COMMANDS)])
+
+
+@click.command(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="vllm-cluster")
+def group() -> None:
+    """Bare GPU machines to a serving vLLM cluster, from one description.
+
+    The deploy itself: pyinfra inventories/prod.py deploys/cluster.py
+    """
+
+
+def main() -> None:
+    """Entry point. Exit codes: 0 good, 1 refused or failing, 2 bad input."""
+    try:
+        group.main(prog_name="vllm-cluster")
+    except DescriptionError as error:
+        click.echo(error.text(), err=True)
+        sys.exit(INVALID)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The subcommands of `vllm-cluster`, one file each, loaded when they are called."""
