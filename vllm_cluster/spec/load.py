@@ -107,10 +107,17 @@ def _problem(source: Source, path: Path_, detail: ErrorDetails) -> Problem:
         return Problem(line, dotted(path), "nothing (the key is missing)", _accepted(path))
     if kind == "extra_forbidden":
         return Problem(line, dotted(path), "an unknown key", _keys(path))
-    value = path[-1] if detail["loc"][-1:] == ("[key]",) else detail["input"]
+    value = path[-1] if detail["loc"][-1:] == ("[key]",) else _written(source.data, path)
     reason = detail["msg"].removeprefix("Value error, ") if kind == "value_error" else ""
     found = _shown(path, value) + (f" ({reason})" if reason else "")
     return Problem(line, dotted(path), found, _accepted(path) or detail["msg"])
+
+
+def _written(data: Any, path: Path_) -> Any:
+    """The value as it stands in the file: pydantic shows sizes in bytes."""
+    for step in path:
+        data = data[step]
+    return data
 
 
 def _shown(path: Path_, value: Any) -> str:

@@ -104,7 +104,10 @@ class _Reader:
     def value(self, node: yaml.Node, path: Path_) -> Any:
         self.lines.setdefault(path, node.start_mark.line + 1)
         if id(node) in self._open:
-            self._problem(node, path, "an alias of the value that holds it", "plain values")
+            # The composed node stands where the anchor is; the alias stands at its key.
+            found = "an alias of the value that holds it"
+            line = self.lines[path]
+            self.problems.append(Problem(line, dotted(path), found, "plain values"))
             return None
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, path)
