@@ -1,0 +1,1 @@
+"""Model weights: what they are (manifest), whence they come (sources), how they spread (agent)."""

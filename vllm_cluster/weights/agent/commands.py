@@ -1,0 +1,226 @@
+"""What each command does: a layout and options in, an exit status and an answer out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from vllm_cluster.weights.agent import detach
+from vllm_cluster.weights.agent.adopt import adoption_key
+from vllm_cluster.weights.agent.check import Findings, glance, read_everything
+from vllm_cluster.weights.agent.errors import WeightsError
+from vllm_cluster.weights.agent.hub import download
+from vllm_cluster.weights.agent.job import parse_job
+from vllm_cluster.weights.agent.layout import (
+    Layout,
+    Placed,
+    job_lock,
+    key_for,
+    lock_holder,
+    write_file,
+)
+from vllm_cluster.weights.agent.obtain import obtain, parse_wish
+from vllm_cluster.weights.agent.part import Part, threads
+from vllm_cluster.weights.agent.publish import pin, remove, unpin, users_of, write_stamps
+from vllm_cluster.weights.agent.state import all_states, read_state
+from vllm_cluster.weights.manifest import MANIFEST_SUMMARY_CHARS
+
+Answer = tuple[int, "dict[str, Any]"]
+_NOT_WHOLE = 4
+
+
+def take_part(layout: Layout, options: Namespace) -> Answer:
+    text = _read(options.job)
+    job = parse_job(text)
+    key = key_for(job.model, job.identity)
+    if options.detach:
+        return _detached(layout, key, text, [options.how, "--job"])
+    with job_lock(layout, key):
+        state = Part(layout, job).run(options.how)
+        _forget_text(layout, key, options.job)
+    return 0, {**state, "lines": [f"{job.me}: {state['path']} is placed"]}
+
+
+def obtain_model(layout: Layout, options: Namespace) -> Answer:
+    text = _read(options.wish)
+    wish = parse_wish(text)
+    key = adoption_key(wish.model, wish.revision)
+    if options.detach:
+        return _detached(layout, key, text, ["obtain", "--wish"])
+    with job_lock(layout, key):
+        placed = obtain(layout, wish)
+        _forget_text(layout, key, options.wish)
+    return 0, {**_described(layout, placed), "lines": [placed.manifest.identity]}
+
+
+def _detached(layout: Layout, key: str, text: str, arguments: list[str]) -> Answer:
+    layout.make()
+    path = layout.jobs / f"{key}.job"
+    if lock_holder(layout, key) is None:
+        write_file(path, text.encode(), 0o600)
+    state = detach.start(layout, key, ["--root", str(layout.root), *arguments, str(path)])
+    word = "runs already" if state["attached"] else "started"
+    return 0, {**state, "lines": [f"{key} {word}: {state.get('phase', '?')}"]}
+
+
+def _forget_text(layout: Layout, key: str, given: str) -> None:
+    """Our own copy of a job carries the token: it goes when the job is done."""
+    if given == str(layout.jobs / f"{key}.job"):
+        with suppress(FileNotFoundError):
+            Path(given).unlink()
+
+
+def download_model(_layout: Layout, options: Namespace) -> Answer:
+    expected = download(
+        options.repo,
+        options.revision,
+        options.into,
+        exclude=options.exclude,
+        reserve_bytes=options.reserve_bytes,
+        workers=options.workers,
+    )
+    return 0, {"expected": str(expected), "lines": [str(expected)]}
+
+
+def check_model(layout: Layout, options: Namespace) -> Answer:
+    """For ExecStartPre: the line it prints is what `systemctl status` shows."""
+    name = f"{options.model} at {options.revision}"
+    ref = layout.ref(options.model, options.revision)
+    if not ref.exists():
+        raise WeightsError(f"{name} is not placed: {ref} does not exist")
+    placed = layout.placed(ref.resolve().name)
+    if placed is None or placed.directory != ref.resolve():
+        raise WeightsError(f"{ref} leads to {ref.resolve()}, which this tool did not place")
+    identity = placed.manifest.identity
+    if options.identity and options.identity != identity:
+        raise WeightsError(
+            f"{name} on this host is {identity[:MANIFEST_SUMMARY_CHARS]},"
+            f" the cluster's is {options.identity[:MANIFEST_SUMMARY_CHARS]}: place it again"
+        )
+    found = glance(placed)
+    return _found(layout, placed, found)
+
+
+def _found(layout: Layout, placed: Placed, found: Findings) -> Answer:
+    lines = found.sentences(placed.manifest.chunk_bytes) or [f"{placed.key}: whole"]
+    answer = {**_described(layout, placed), **found.as_dict(), "lines": lines}
+    if not found.ok:
+        print("\n".join(lines), file=sys.stderr)
+    return (0 if found.ok else _NOT_WHOLE), answer
+
+
+def verify_models(layout: Layout, options: Namespace) -> Answer:
+    copies, lines, status = [], [], 0
+    for key in layout.placed_keys():
+        placed = layout.placed(key)
+        if placed is None or options.identity not in {None, placed.manifest.identity}:
+            continue
+        found = read_everything(placed, threads())
+        bad = {*found.damaged, *found.missing, *found.wrong_size}
+        with suppress(OSError):  # a read-only root can be verified too
+            write_stamps(placed.directory, placed.manifest, leave_out=bad)
+        code, answer = _found(layout, placed, found)
+        copies.append(answer)
+        lines += answer["lines"]
+        status = max(status, code)
+    if options.identity and not copies:
+        raise WeightsError(f"{options.identity} is not placed here")
+    return status, {"copies": copies, "ok": status == 0, "lines": lines}
+
+
+def list_models(layout: Layout, _options: Namespace) -> Answer:
+    copies = []
+    for key in layout.placed_keys():
+        placed = layout.placed(key)
+        if placed is not None:
+            copies.append({**_described(layout, placed), **glance(placed).as_dict()})
+    lines = [
+        f"{c['model']} {c['revision']} {c['identity'][:MANIFEST_SUMMARY_CHARS]}"
+        f" {c['total_bytes'] / 2**30:.2f} GiB {'whole' if c['ok'] else 'NOT whole'}"
+        f" used by {', '.join(c['users']) or 'nobody'}"
+        for c in copies
+    ]
+    return 0, {"copies": copies, "lines": lines}
+
+
+def _described(layout: Layout, placed: Placed) -> dict[str, Any]:
+    manifest = placed.manifest
+    return {
+        "key": placed.key,
+        "model": manifest.model,
+        "revision": manifest.revision,
+        "identity": manifest.identity,
+        "total_bytes": manifest.total_bytes,
+        "files": len(manifest.files),
+        "path": str(layout.ref(manifest.model, manifest.revision)),
+        "directory": str(placed.directory),
+        "users": users_of(layout, placed.key),
+    }
+
+
+def show_jobs(layout: Layout, options: Namespace) -> Answer:
+    if options.key:
+        state = read_state(layout, options.key)
+        if state is None:
+            raise WeightsError(f"no job {options.key} on this host")
+        return 0, {**state, "lines": [progress_line(state)]}
+    states = all_states(layout)
+    return 0, {"jobs": states, "lines": [progress_line(state) for state in states]}
+
+
+def follow_job(layout: Layout, options: Namespace) -> Answer:
+    state: dict[str, Any] = {}
+    for state in detach.follow(layout, options.key):
+        print(json.dumps(state) if options.json else progress_line(state), flush=True)
+    return (0 if state["phase"] == "done" else 1), {"lines": [], "phase": state["phase"]}
+
+
+def progress_line(state: dict[str, Any]) -> str:
+    """One line: host, phase, bytes, rate, time left, from whom, who was passed by, the error."""
+    total, have = state["total_bytes"], state["have_bytes"]
+    parts = [
+        f"{state.get('host', state['key'])}: {state['phase']}",
+        f"{have / 2**30:.2f} of {total / 2**30:.2f} GiB",
+    ]
+    if state["phase"] == "fetching":
+        parts.append(f"{state['rate_bytes_s'] / 1e6:.1f} MB/s from {state['from']}")
+        if state["left_s"] is not None:
+            parts.append(f"{state['left_s']:.0f} s left")
+    parts += [f"passed by {name} ({why})" for name, why in state["passed_by"].items()]
+    parts += state.get("complaints", [])[-1:]
+    if state["error"]:
+        parts.append(state["error"]["message"])
+    return ", ".join(parts)
+
+
+def stop_job(layout: Layout, options: Namespace) -> Answer:
+    stopped = detach.stop(layout, options.key)
+    return 0, {"stopped": stopped, "lines": ["stopped" if stopped else "nothing ran"]}
+
+
+def remove_model(layout: Layout, options: Namespace) -> Answer:
+    layout.make()
+    remove(layout, options.key)
+    return 0, {"removed": options.key, "lines": [f"removed {options.key}"]}
+
+
+def pin_model(layout: Layout, options: Namespace) -> Answer:
+    layout.make()
+    pin(layout, options.key, options.user)
+    return 0, {"users": users_of(layout, options.key), "lines": []}
+
+
+def unpin_model(layout: Layout, options: Namespace) -> Answer:
+    unpin(layout, options.key, options.user)
+    return 0, {"users": users_of(layout, options.key), "lines": []}
+
+
+def _read(path: str) -> str:
+    try:
+        return sys.stdin.read() if path == "-" else Path(path).read_text()
+    except OSError as exc:
+        raise WeightsError(exc.strerror or str(exc), file=path) from exc

@@ -1,0 +1,74 @@
+"""When may a host that has the model stop listening: when nobody can need it any more."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from vllm_cluster.weights.agent import wire
+from vllm_cluster.weights.agent.client import Caller
+from vllm_cluster.weights.agent.route import GONE
+
+_OVER = {"done", *GONE}
+
+
+class Farewell:
+    """Each host tells each other one once that it is done; who heard from all and told all goes.
+
+    A host that refuses connections after it said so has gone the same way. One that does not
+    answer for linger_s is not waited for: it catches up when it is started again.
+    """
+
+    def __init__(self, caller: Caller, others: list[wire.Peer], linger_s: float) -> None:
+        self._caller = caller
+        self._others = others
+        self._linger_s = linger_s
+        self._phases: dict[str, str] = {}
+        self._changed = threading.Condition()
+
+    def heard(self, host: str, phase: str) -> None:
+        with self._changed:
+            self._phases[host] = phase
+            self._changed.notify_all()
+
+    def wait(self, report: Callable[[list[str]], None]) -> list[str]:
+        """Return the names of the hosts that were not reached; report() hears who is waited for."""
+        untold = {peer.name: peer for peer in self._others}
+        answered = dict.fromkeys(untold, time.monotonic())
+        while True:
+            for peer in list(untold.values()):
+                if self._tell(peer, answered):
+                    del untold[peer.name]
+            waiting = [p.name for p in self._others if self._awaited(p, untold, answered)]
+            if not waiting:
+                now = time.monotonic()
+                return [name for name, last in answered.items() if now - last > self._linger_s]
+            report(waiting)
+            with self._changed:
+                self._changed.wait(0.5)
+
+    def _tell(self, peer: wire.Peer, answered: dict[str, float]) -> bool:
+        """Say "done" to the peer. True when it need not be told again."""
+        try:
+            said = self._caller.tell(peer, "done")
+        except (OSError, wire.WireError):
+            gone = self._phases.get(peer.name) in _OVER
+            if gone:
+                answered[peer.name] = time.monotonic()
+            return gone
+        answered[peer.name] = time.monotonic()
+        if said.get("phase") in GONE:
+            self.heard(peer.name, "failed")
+        return True
+
+    def _awaited(
+        self, peer: wire.Peer, untold: dict[str, wire.Peer], answered: dict[str, float]
+    ) -> bool:
+        if self._phases.get(peer.name) in _OVER and peer.name not in untold:
+            answered[peer.name] = time.monotonic()
+            return False
+        now = time.monotonic()
+        if now - answered[peer.name] > self._linger_s / 4 and self._caller.state(peer):
+            answered[peer.name] = now
+        return now - answered[peer.name] <= self._linger_s

@@ -1,0 +1,282 @@
+"""A host's part in a fan-out: get the model, pass it on, stop listening when all have it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from vllm_cluster.weights.agent import wire
+from vllm_cluster.weights.agent.check import Findings, glance, read_everything
+from vllm_cluster.weights.agent.client import Caller
+from vllm_cluster.weights.agent.errors import StoppedError, WeightsError, from_os_error
+from vllm_cluster.weights.agent.farewell import Farewell
+from vllm_cluster.weights.agent.fill import Fill
+from vllm_cluster.weights.agent.job import Job
+from vllm_cluster.weights.agent.layout import (
+    MANIFEST_FILE,
+    Layout,
+    Placed,
+    check_space,
+    key_for,
+    write_file,
+)
+from vllm_cluster.weights.agent.publish import point, prune, publish, write_stamps
+from vllm_cluster.weights.agent.server import Server
+from vllm_cluster.weights.agent.state import Progress
+from vllm_cluster.weights.agent.tree import Tree
+from vllm_cluster.weights.manifest import META_DIR, Chunk, Manifest, ManifestError, parse_manifest
+
+_MANIFEST_S = 120.0  # a manifest of 500 GB has 4 MB; its host may still be starting
+
+
+class Part:
+    """Runs one Job on this host. The caller holds the job's lock."""
+
+    def __init__(self, layout: Layout, job: Job) -> None:
+        self.layout = layout
+        self.job = job
+        self.identity = job.identity
+        self.key = key_for(job.model, job.identity)
+        self.progress = Progress(
+            layout,
+            self.key,
+            host=job.me,
+            model=job.model,
+            revision=job.revision,
+            identity=job.identity,
+        )
+        self.caller = Caller(job.me, job.own.address, job.token, job.identity, job.silence_s)
+        self.tree: Tree
+        self._fill: Fill | None = None
+        self._server: Server | None = None
+        self._farewell = Farewell(self.caller, job.others, job.linger_s)
+
+    # -- what the server shows -----------------------------------------------------------------
+
+    def state(self) -> dict[str, object]:
+        return {
+            "host": self.job.me,
+            "phase": self.progress.phase,
+            "have": self.tree.count,
+            "chunks": len(self.tree.chunks),
+        }
+
+    def heard(self, host: str, phase: str) -> None:
+        self._farewell.heard(host, phase)
+
+    def damaged(self, chunk: Chunk) -> None:
+        """A peer got wrong bytes and our disk has them: fetch them again, if we still do."""
+        note = (
+            f"{self.job.me}: {self.tree.file_of(chunk)}: the piece at byte {chunk.offset} is"
+            " damaged on this disk"
+        )
+        if note not in self.progress.value["notes"]:
+            self.progress.value["notes"].append(note)
+        if self._fill is not None and not self.tree.complete:
+            self._fill.fetch.put_back(chunk)
+
+    # -- the run -------------------------------------------------------------------------------
+
+    def run(self, how: str) -> dict[str, Any]:
+        """Take part until everybody has the model. Returns the final state; raises WeightsError.
+
+        how: "pull" fetches what is missing; "serve" fails when the model is not placed here and
+        whole; "repair" reads every byte first.
+        """
+        try:
+            self._join(how)
+            self._see_off()
+        except WeightsError as exc:
+            self._fail(exc)
+            raise
+        except OSError as exc:
+            name = str(exc.filename or self.layout.root)
+            failure = from_os_error(exc, file=name, host=self.job.me)
+            self._fail(failure)
+            raise failure from exc
+        finally:
+            if self._server is not None:
+                self._server.close()
+        return self.progress.value
+
+    def _join(self, how: str) -> None:
+        placed = self.layout.find(self.identity)
+        if placed is not None:
+            self._join_with(placed, how)
+        elif how == "pull":
+            self._join_without()
+        else:
+            raise WeightsError("the model is not placed here", host=self.job.me)
+
+    def _listen(self) -> None:
+        allowed = [peer.address for peer in self.job.others]
+        self._server = Server(self.job.own, self, self.job.token, allowed)
+
+    def _fail(self, exc: WeightsError) -> None:
+        phase = "stopped" if isinstance(exc, StoppedError) else "failed"
+        self.progress.enter(phase, error=exc.as_dict())
+        for peer in self.job.others:
+            with suppress(OSError, wire.WireError):
+                self.caller.tell(peer, "failed")
+
+    # -- it is here ----------------------------------------------------------------------------
+
+    def _join_with(self, placed: Placed, how: str) -> None:
+        found = glance(placed)
+        if found.added and self.job.remove_added and how != "serve":
+            _remove_added(placed, found)
+        if found.ok and how != "repair":
+            self.tree = Tree(placed.manifest, placed.directory, writable=False)
+            self.tree.add_all()
+            self._listen()
+        elif how == "serve" or found.added:
+            lines = "; ".join(found.sentences(placed.manifest.chunk_bytes))
+            raise WeightsError(f"the placed copy is not whole: {lines}", host=self.job.me)
+        else:
+            self._mend(placed)
+        point(self.layout, self.job.model, self.job.revision, placed.key)
+        self._complete()
+
+    def _mend(self, placed: Placed) -> None:
+        """Read everything, fetch the bad chunks alone. The files being mended have no stamp
+        meanwhile, so no glance takes them for whole."""
+        manifest = placed.manifest
+        self.progress.enter("checking", total_bytes=manifest.total_bytes)
+        done = 0
+
+        def count(length: int) -> None:
+            nonlocal done
+            done += length
+            self.progress.count(done)
+
+        found = read_everything(placed, threads(), count)
+        bad = {*found.damaged, *found.missing, *found.wrong_size}
+        write_stamps(placed.directory, manifest, leave_out=bad)
+        self.tree = Tree(manifest, placed.directory, writable=True)
+        for chunk in self.tree.chunks:
+            path = self.tree.file_of(chunk)
+            number = chunk.offset // manifest.chunk_bytes
+            if path not in found.missing and number not in found.damaged.get(path, ()):
+                self.tree.add(chunk)
+        self._listen()
+        if bad:
+            self.progress.value["mended"] = found.as_dict()
+            _clear_the_way(placed, found)
+            self.tree.create(only=bad)
+            self._fetch()
+            self.tree.sync()
+            write_stamps(placed.directory, manifest)
+
+    # -- it is not -----------------------------------------------------------------------------
+
+    def _join_without(self) -> None:
+        manifest = self._manifest()
+        staging = self.layout.staging / self.key
+        self.tree = Tree(manifest, staging, writable=True)
+        self.progress.value["total_bytes"] = manifest.total_bytes
+        self._make_room(manifest)
+        self.tree.create()
+        self._listen()
+        self.progress.enter("checking")
+        self.tree.find_right(threads())
+        self._fetch()
+        self.progress.enter("syncing", have_bytes=manifest.total_bytes)
+        publish(self.layout, self.tree)
+        removed = prune(self.layout, self.key, self.job.keep)
+        self._complete(removed=removed)
+
+    def _fetch(self) -> None:
+        self._fill = Fill(self.tree, self.job, self.caller, self.progress)
+        self._fill.run()
+
+    def _manifest(self) -> Manifest:
+        """The one kept in staging, or a peer's; its hash must be the identity."""
+        kept = self.layout.staging / self.key / META_DIR / MANIFEST_FILE
+        with suppress(OSError, ManifestError):
+            return parse_manifest(kept.read_bytes(), self.identity)
+        data, manifest = self._manifest_of_peer()
+        if (manifest.model, manifest.revision) != (self.job.model, self.job.revision):
+            raise WeightsError(
+                f"{self.identity} is {manifest.model} at {manifest.revision}", host=self.job.me
+            )
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_file(kept, data)
+        return manifest
+
+    def _manifest_of_peer(self) -> tuple[bytes, Manifest]:
+        deadline = time.monotonic() + _MANIFEST_S
+        troubles: dict[str, str] = {}
+        while time.monotonic() < deadline:
+            for peer in self.job.upstreams:
+                try:
+                    data = self.caller.ask(peer, "GET", "manifest", self.job.silence_s)
+                    return data, parse_manifest(data, self.identity)
+                except (OSError, wire.WireError, ManifestError) as exc:
+                    troubles[peer.name] = getattr(exc, "strerror", None) or str(exc)
+            time.sleep(0.1)
+        told = "; ".join(f"{name}: {why}" for name, why in troubles.items())
+        raise WeightsError(f"no host gave the manifest ({told})", host=self.job.me)
+
+    def _make_room(self, manifest: Manifest) -> None:
+        staging = self.layout.staging / self.key
+        here = sum(path.stat().st_blocks * 512 for path in staging.rglob("*") if path.is_file())
+        try:
+            check_space(
+                self.layout,
+                max(0, manifest.total_bytes - here),
+                reserve_bytes=self.job.reserve_bytes,
+                mountpoint=self.job.mountpoint,
+                file=manifest.model,
+            )
+        except WeightsError as exc:
+            raise WeightsError(exc.reason, file=exc.file, host=self.job.me) from exc
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def _complete(self, **more: Any) -> None:
+        self.progress.enter(
+            "serving",
+            total_bytes=self.tree.manifest.total_bytes,
+            have_bytes=self.tree.have_bytes,
+            left_s=0,
+            placed=time.time(),
+            path=str(self.layout.ref(self.job.model, self.job.revision)),
+            **more,
+        )
+
+    def _see_off(self) -> None:
+        def report(waiting: list[str]) -> None:
+            self.progress.count(self.tree.have_bytes, waits_for=waiting)
+
+        not_reached = self._farewell.wait(report)
+        sent = self._server.sent_bytes if self._server else 0
+        self.progress.enter("done", sent_bytes=sent, not_reached=not_reached, waits_for=[])
+
+
+def _remove_added(placed: Placed, found: Findings) -> None:
+    for name in found.added:
+        path = placed.directory / name
+        if path.is_dir() and not path.is_symlink():
+            path.rmdir()
+        else:
+            path.unlink()
+    found.added = []
+
+
+def _clear_the_way(placed: Placed, found: Findings) -> None:
+    """A link or a directory where a file belongs would be written through, or in the way."""
+    for name in found.wrong_size:
+        path: Path = placed.directory / name
+        if path.is_symlink():
+            path.unlink()
+        elif path.is_dir():
+            shutil.rmtree(path)
+
+
+def threads() -> int:
+    """One reader a core; more than 16 outrun the disks of a host."""
+    return max(1, min(16, os.cpu_count() or 1))

@@ -1,0 +1,172 @@
+"""Make a finished copy visible in one step, and take old ones away."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from vllm_cluster.weights.agent.errors import WeightsError
+from vllm_cluster.weights.agent.layout import (
+    MANIFEST_FILE,
+    STAMPS_FILE,
+    Layout,
+    key_of,
+    lock_holder,
+    sync_dir,
+    write_file,
+    write_json,
+)
+from vllm_cluster.weights.agent.tree import Tree
+from vllm_cluster.weights.manifest import META_DIR, Manifest
+
+Stamp = tuple[int, int, int]
+
+
+def stamp_of(path: Path) -> Stamp:
+    """Size, mtime and ctime (ns) of a plain file. The ctime no tool can set back."""
+    info = path.lstat()
+    return (info.st_size, info.st_mtime_ns, info.st_ctime_ns)
+
+
+def write_stamps(directory: Path, manifest: Manifest, leave_out: Iterable[str] = ()) -> None:
+    """Note how the files look now; the ones left out count as suspect until they are read."""
+    skipped = set(leave_out)
+    stamps = {
+        entry.path: stamp_of(directory / entry.path)
+        for entry in manifest.files
+        if entry.path not in skipped
+    }
+    write_json(directory / META_DIR / STAMPS_FILE, stamps)
+
+
+def read_stamps(directory: Path) -> dict[str, Stamp]:
+    """The stamps as noted; unreadable ones count as none, so that every file is suspect."""
+    try:
+        value = json.loads((directory / META_DIR / STAMPS_FILE).read_bytes())
+        return {path: (int(s[0]), int(s[1]), int(s[2])) for path, s in value.items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return {}
+
+
+def publish(layout: Layout, tree: Tree) -> Path:
+    """Sync, add the manifest, rename into the store, point the revision at it.
+
+    The order is what makes it never half: data on the disk before the name, the name on the disk
+    before the link. Returns the placed directory; the tree's open files stay good.
+    """
+    manifest = tree.manifest
+    key = key_of(manifest)
+    target = layout.placed_dir(key)
+    tree.sync()
+    meta = tree.directory / META_DIR
+    meta.mkdir(exist_ok=True)
+    write_file(meta / MANIFEST_FILE, manifest.encoded)
+    write_stamps(tree.directory, manifest)
+    sync_dir(tree.directory)
+    if target.exists():
+        shutil.rmtree(tree.directory)
+    else:
+        tree.directory.rename(target)
+        sync_dir(layout.store)
+        sync_dir(layout.staging)
+    point(layout, manifest.model, manifest.revision, key)
+    return target
+
+
+def point(layout: Layout, model: str, revision: str, key: str) -> Path:
+    """Let ROOT/<slug>/<revision> lead to the placed copy. Nothing is done when it does."""
+    ref = layout.ref(model, revision)
+    wanted = f"../{layout.store.name}/{key}"
+    if ref.is_symlink() and str(ref.readlink()) == wanted:
+        return ref
+    if ref.exists() and not ref.is_symlink():
+        raise WeightsError(f"{ref} is in the way; it was not made by this tool")
+    ref.parent.mkdir(exist_ok=True)
+    fresh = ref.with_name(f".{ref.name}.{os.getpid()}")
+    with suppress(FileNotFoundError):
+        fresh.unlink()
+    fresh.symlink_to(wanted)
+    fresh.rename(ref)
+    sync_dir(ref.parent)
+    return ref
+
+
+def users_of(layout: Layout, key: str) -> list[str]:
+    directory = layout.pins / key
+    return sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
+
+
+def pin(layout: Layout, key: str, user: str) -> None:
+    """Note that `user`, a unit's name, uses this copy (and no other of this root)."""
+    if "/" in user or user.startswith("."):
+        raise WeightsError(f"{user!r} is not a unit's name")
+    if not layout.placed_dir(key).is_dir():
+        raise WeightsError(f"{key} is not placed here, {user} cannot use it")
+    (layout.pins / key).mkdir(exist_ok=True)
+    (layout.pins / key / user).touch()
+    for other in layout.pins.iterdir():
+        if other.name != key:
+            unpin(layout, other.name, user)
+
+
+def unpin(layout: Layout, key: str, user: str) -> None:
+    with suppress(FileNotFoundError):
+        (layout.pins / key / user).unlink()
+    with suppress(OSError):  # somebody else uses it, or it is gone
+        (layout.pins / key).rmdir()
+
+
+def remove(layout: Layout, key: str) -> None:
+    """Remove a placed copy: link first, then the name, then the bytes.
+
+    Raises WeightsError naming the users of a pinned copy, or the process that serves it.
+    """
+    users = users_of(layout, key)
+    if users:
+        raise WeightsError(f"{key} is used by {', '.join(users)}; it stays")
+    holder = lock_holder(layout, key)
+    if holder is not None:
+        raise WeightsError(f"{key} is being worked on by process {holder}; it stays")
+    target = layout.placed_dir(key)
+    if not target.is_dir():
+        raise WeightsError(f"{key} is not placed here")
+    for ref in _refs_to(layout, key):
+        ref.unlink()
+        sync_dir(ref.parent)
+        with suppress(OSError):  # other revisions of the model are there
+            ref.parent.rmdir()
+    doomed = layout.staging / f"{key}.removed"
+    if doomed.exists():
+        shutil.rmtree(doomed)
+    target.rename(doomed)
+    sync_dir(layout.store)
+    shutil.rmtree(doomed)
+
+
+def _refs_to(layout: Layout, key: str) -> list[Path]:
+    wanted = f"../{layout.store.name}/{key}"
+    slug = key.partition("@")[0]
+    directory = layout.root / slug
+    if not directory.is_dir():
+        return []
+    return [p for p in directory.iterdir() if p.is_symlink() and str(p.readlink()) == wanted]
+
+
+def prune(layout: Layout, model_key: str, keep: int) -> list[str]:
+    """Remove the oldest placed copies of that copy's model until `keep` are left.
+
+    Never model_key itself, a copy somebody uses, or one being served. Returns the removed keys.
+    """
+    slug = model_key.partition("@")[0]
+    others = [k for k in layout.placed_keys() if k != model_key and k.partition("@")[0] == slug]
+    others.sort(key=lambda k: (layout.placed_dir(k) / META_DIR).stat().st_mtime, reverse=True)
+    removed = []
+    for key in others[max(keep - 1, 0) :]:
+        if not users_of(layout, key) and lock_holder(layout, key) is None:
+            remove(layout, key)
+            removed.append(key)
+    return removed

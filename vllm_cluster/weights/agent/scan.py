@@ -1,0 +1,88 @@
+"""Find the plain files of a model in a directory, however it is laid out."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from vllm_cluster.weights.agent.errors import WeightsError
+from vllm_cluster.weights.manifest import META_DIR, ManifestError, check_path
+
+# What hub tools leave beside a download, and our own; never part of a model.
+_NOT_THE_MODEL = {".cache", ".git", ".gitattributes", ".locks", META_DIR}
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file as it was when looked at: path in the model, where its bytes are, how it looked."""
+
+    path: str
+    real: Path
+    size_bytes: int
+    mtime_ns: int
+    inode: int
+
+
+def find_model_dir(directory: Path, revision: str) -> Path:
+    """The directory with the files: `directory`, or a snapshot when it is a hub cache of a model.
+
+    A cache (huggingface_hub, "models--ORG--NAME") holds refs/, blobs/ and snapshots/<commit>/ of
+    links into blobs/; copied with its links followed and its blobs too, a model is there twice.
+    Raises WeightsError when the revision is not in the cache.
+    """
+    snapshots = directory / "snapshots"
+    if not (snapshots.is_dir() and (directory / "blobs").is_dir()):
+        return directory
+    ref = directory / "refs" / revision
+    commit = ref.read_text().strip() if ref.is_file() else revision
+    if not (snapshots / commit).is_dir():
+        known = ", ".join(sorted(path.name for path in snapshots.iterdir())) or "none"
+        raise WeightsError(
+            f"the cache has no revision {revision} (it has: {known})", file=str(directory)
+        )
+    return snapshots / commit
+
+
+def scan(directory: Path) -> list[SourceFile]:
+    """Every file, links to files resolved.
+
+    Raises WeightsError naming what cannot be part of a model: a broken link, a link to a directory,
+    a device, a name that is not safe.
+    """
+    if not directory.is_dir():
+        raise WeightsError("no such directory", file=str(directory))
+    found = []
+    for here, directories, names in os.walk(directory, onerror=_unreadable):
+        at_top = Path(here) == directory
+        for name in list(directories):
+            if at_top and name in _NOT_THE_MODEL:
+                directories.remove(name)
+            elif (Path(here) / name).is_symlink():
+                raise WeightsError("a link to a directory; give its target", file=f"{here}/{name}")
+        for name in names:
+            if not (at_top and name in _NOT_THE_MODEL):
+                found.append(_look(directory, Path(here) / name))
+    if not found:
+        raise WeightsError("the directory has no files", file=str(directory))
+    return sorted(found, key=lambda file: file.path)
+
+
+def _look(directory: Path, path: Path) -> SourceFile:
+    name = path.relative_to(directory).as_posix()
+    try:
+        check_path(name)
+        real = path.resolve(strict=True)
+        info = real.stat()
+    except ManifestError as exc:
+        raise WeightsError(str(exc), file=str(directory)) from exc
+    except (OSError, RuntimeError) as exc:
+        raise WeightsError("a link that leads nowhere", file=str(path)) from exc
+    if not stat.S_ISREG(info.st_mode):
+        raise WeightsError("not a plain file", file=str(path))
+    return SourceFile(name, real, info.st_size, info.st_mtime_ns, info.st_ino)
+
+
+def _unreadable(exc: OSError) -> None:
+    raise WeightsError(exc.strerror or str(exc), file=str(exc.filename))
