@@ -9,9 +9,10 @@ import sys
 
 import click
 
-from vllm_cluster.lab.errors import LabError
+from vllm_cluster.lab.errors import LabError, WrongValueError
 from vllm_cluster.lab.lab import DEFAULT, Lab, down
 from vllm_cluster.lab.layout import MAX_HOSTS, RELEASES
+from vllm_cluster.lab.packages import require_root_on_linux
 
 _lab = click.option("--lab", "name", default=DEFAULT, show_default=True, help="The lab's name.")
 _host = click.argument("host")
@@ -20,14 +21,20 @@ _RAW = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 
 class _Group(click.Group):
-    """Says what went wrong in plain words, without a traceback; exit code 1."""
+    """Says what went wrong without a traceback. Exit code 2: a wrong value; 1: all else."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
         except LabError as error:
             click.echo(f"error: {error}", err=True)
-            sys.exit(1)
+            sys.exit(2 if isinstance(error, WrongValueError) else 1)
+
+
+def _load(name: str) -> Lab:
+    """The lab, for root alone: every command works with its namespaces."""
+    require_root_on_linux()
+    return Lab.load(name)
 
 
 def _say(text: str) -> None:
@@ -62,7 +69,7 @@ def down_command(name: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
 def status(name: str, as_json: bool) -> None:
     """Show the hosts and whether they are on."""
-    lab = Lab.load(name)
+    lab = _load(name)
     if as_json:
         click.echo(json.dumps(lab.describe(), indent=2))
         return
@@ -77,7 +84,7 @@ def status(name: str, as_json: bool) -> None:
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def shell(name: str, host: str, command: tuple[str, ...]) -> None:
     """Log in to HOST as root over SSH, or run COMMAND there."""
-    lab = Lab.load(name)
+    lab = _load(name)
     argv = ["ssh", "-F", str(lab.layout.ssh_config), lab.host(host).name, *command]
     os.execvp(argv[0], argv)  # noqa: S606
 
@@ -89,7 +96,7 @@ def shell(name: str, host: str, command: tuple[str, ...]) -> None:
 def exec_command(name: str, host: str, command: tuple[str, ...]) -> None:
     """Run COMMAND as root in HOST without network or SSH."""
     keep = {"TERM": os.environ["TERM"]} if "TERM" in os.environ else {}
-    argv = Lab.load(name).host(host).exec_argv(list(command), keep=keep)
+    argv = _load(name).host(host).exec_argv(list(command), keep=keep)
     sys.exit(subprocess.run(argv, check=False).returncode)
 
 
@@ -98,7 +105,7 @@ def exec_command(name: str, host: str, command: tuple[str, ...]) -> None:
 @_command
 def outside(name: str, command: tuple[str, ...]) -> None:
     """Run COMMAND of this machine from an address in the network that is no host."""
-    argv = Lab.load(name).outside_argv(list(command))
+    argv = _load(name).outside_argv(list(command))
     sys.exit(subprocess.run(argv, check=False).returncode)
 
 
@@ -107,7 +114,7 @@ def outside(name: str, command: tuple[str, ...]) -> None:
 @_host
 def power_on(name: str, host: str) -> None:
     """Boot HOST and wait until SSH answers."""
-    _say(f"{host}: {Lab.load(name).host(host).power_on()}, SSH answers")
+    _say(f"{host}: {_load(name).host(host).power_on()}, SSH answers")
 
 
 @main.command("power-off")
@@ -115,7 +122,7 @@ def power_on(name: str, host: str) -> None:
 @_host
 def power_off(name: str, host: str) -> None:
     """Shut HOST down cleanly."""
-    Lab.load(name).host(host).power_off()
+    _load(name).host(host).power_off()
 
 
 @main.command("power-cut")
@@ -123,7 +130,7 @@ def power_off(name: str, host: str) -> None:
 @_host
 def power_cut(name: str, host: str) -> None:
     """Take HOST's power away: all its processes end at once."""
-    Lab.load(name).host(host).power_cut()
+    _load(name).host(host).power_cut()
 
 
 @main.command()
@@ -131,7 +138,7 @@ def power_cut(name: str, host: str) -> None:
 @_host
 def wipe(name: str, host: str) -> None:
     """Make HOST a bare OS again, with a new SSH host key, and boot it."""
-    _say(f"{host}: {Lab.load(name).host(host).wipe()}, SSH answers")
+    _say(f"{host}: {_load(name).host(host).wipe()}, SSH answers")
 
 
 @main.command()
@@ -140,7 +147,7 @@ def wipe(name: str, host: str) -> None:
 @click.argument("state", type=click.Choice(["up", "down"]))
 def link(name: str, host: str, state: str) -> None:
     """Plug HOST's cable in (up) or pull it out (down)."""
-    Lab.load(name).host(host).link(up=state == "up")
+    _load(name).host(host).link(up=state == "up")
 
 
 @main.command()
@@ -149,4 +156,4 @@ def link(name: str, host: str, state: str) -> None:
 @click.argument("rate")
 def shape(name: str, host: str, rate: str) -> None:
     """Let HOST's cable carry RATE each way (100mbit, 1gbit); `off` for all it can."""
-    Lab.load(name).host(host).shape(None if rate == "off" else rate)
+    _load(name).host(host).shape(None if rate == "off" else rate)

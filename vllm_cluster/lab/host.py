@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from vllm_cluster.lab import network, power, ssh, storage
+from vllm_cluster.lab import disks, network, power, ssh, storage
 from vllm_cluster.lab.errors import LabError
 from vllm_cluster.lab.layout import HostLayout, Layout
 from vllm_cluster.lab.packages import Source
@@ -98,7 +98,7 @@ class Host:
 
     def _disk(self) -> None:
         """The disk, made when there is none, mounted when it is not (a machine's reboot)."""
-        if not (self.place.directory / "host_key.pub").exists():
+        if not storage.host_key(self.place).exists():
             storage.remove_disk(self.place)
             storage.make_disk(self.layout, self.place, self.lower, list(self.sources))
             self._learn_keys()
@@ -109,7 +109,7 @@ class Host:
         with (self.layout.directory / "known_hosts.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             every = self.layout.every_host()
-            known = [h for h in every if (h.directory / "host_key.pub").exists()]
+            known = [h for h in every if storage.host_key(h).exists()]
             ssh.write_known_hosts(self.layout, known)
 
     def link(self, *, up: bool) -> None:
@@ -121,6 +121,17 @@ class Host:
         """Let the cable carry `rate` (100mbit) each way; None for all it can."""
         self._must_be_on()
         network.shape(self.layout, self.place, rate)
+
+    def add_disk(self, size_bytes: int) -> str:
+        """A further disk without a file system, there again after every power-on, gone by wipe.
+
+        Returns its device, as in "/dev/loop3". There is no udev in the hosts: no /dev/disk/by-uuid.
+        """
+        with self._alone():
+            process = self._must_be_on()
+            device = disks.add(self.place, size_bytes)
+            disks.make_node(Path(f"/proc/{process.pid}/root"), device)
+            return device
 
     def exec_argv(self, argv: list[str], *, keep: dict[str, str] | None = None) -> list[str]:
         """The command that runs another as root inside, without network or SSH."""

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from vllm_cluster.lab import layout as names
-from vllm_cluster.lab import network, packages, rootfs, ssh
-from vllm_cluster.lab.errors import LabError
+from vllm_cluster.lab import network, owners, packages, rootfs, ssh
+from vllm_cluster.lab.errors import LabError, WrongValueError
 from vllm_cluster.lab.host import Host
 from vllm_cluster.lab.layout import Layout
 from vllm_cluster.lab.packages import Source
@@ -47,9 +47,11 @@ class Lab:
         return [self.host(name) for name in self.names]
 
     def host(self, name: str) -> Host:
-        """One host by name. Raises LabError when the lab has none of that name."""
+        """One host by name. Raises WrongValueError when the lab has none of that name."""
         if name not in self.names:
-            raise LabError(f"lab {self.layout.name} has no {name}; it has {', '.join(self.names)}")
+            raise WrongValueError(
+                f"lab {self.layout.name} has no {name}; it has {', '.join(self.names)}"
+            )
         return Host(self.layout, self.layout.host(name), self.lower, self.sources)
 
     @classmethod
@@ -102,7 +104,7 @@ class Lab:
     @classmethod
     def _prepared(cls, layout: Layout, wanted: list[str], release: str, say: Say) -> Lab:
         """Claim the name, find the root file system, write what all hosts share."""
-        _claim(layout)
+        owners.claim(layout)
         have: tuple[str, ...] = ()
         if layout.description.exists():
             old = cls.load(layout.name)
@@ -111,8 +113,10 @@ class Lab:
                     f"lab {layout.name} is {old.release} with interface {old.layout.interface}; "
                     "down removes it, or give another name with --lab"
                 )
+            if not old.lower.is_dir():
+                raise LabError(f"{old.lower} is gone, and the hosts' disks with it; use down")
             have, lower, sources = old.names, old.lower, old.sources
-        if not have or not lower.is_dir():
+        if not have:
             lower = rootfs.ensure(layout.cache, release, say)
             sources = tuple(packages.debian_sources(release))
         layout.logs.mkdir(parents=True, exist_ok=True)
@@ -232,29 +236,15 @@ def down(name: str = DEFAULT, *, say: Say = quiet) -> None:
     """Remove a lab: whole, half-made, crashed, or left from before a reboot of the machine."""
     packages.require_root_on_linux()
     layout = Layout(name, names.project_root())
-    _must_be_ours(layout)
+    owners.must_be_ours(layout)
+    say = _timed(say)
     with _locked(layout):
-        tear_down(layout, _timed(say))
-        shutil.rmtree(layout.directory, ignore_errors=False) if layout.directory.exists() else None
-        layout.owner.unlink(missing_ok=True)
-
-
-def _must_be_ours(layout: Layout) -> None:
-    """Namespaces are named by the lab alone; another checkout may have one of that name."""
-    try:
-        owner = Path(layout.owner.read_text().strip())
-    except FileNotFoundError:
-        return
-    if owner != layout.directory and owner.exists():
-        raise LabError(
-            f"lab {layout.name} on this machine belongs to {owner}; give another name with --lab"
-        )
-
-
-def _claim(layout: Layout) -> None:
-    _must_be_ours(layout)
-    layout.owner.parent.mkdir(parents=True, exist_ok=True)
-    layout.owner.write_text(f"{layout.directory}\n")
+        tear_down(layout, say)
+        if layout.directory.exists():
+            shutil.rmtree(layout.directory)
+        for line in owners.release(layout):
+            say(line)
+        say(f"lab {name}: removed")
 
 
 @contextmanager

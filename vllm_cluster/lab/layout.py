@@ -9,7 +9,7 @@ import string
 from dataclasses import dataclass
 from pathlib import Path
 
-from vllm_cluster.lab.errors import LabError
+from vllm_cluster.lab.errors import WrongValueError
 
 MAX_HOSTS = 16
 RELEASES = ("bookworm", "trixie")
@@ -42,7 +42,7 @@ def project_root() -> Path:
 def host_names(count: int) -> list[str]:
     """node-a, node-b, … for 1 to 16 hosts."""
     if not 1 <= count <= MAX_HOSTS:
-        raise LabError(f"{count} hosts: a lab has 1 to {MAX_HOSTS}")
+        raise WrongValueError(f"{count} hosts: a lab has 1 to {MAX_HOSTS}")
     return [f"node-{letter}" for letter in string.ascii_lowercase[:count]]
 
 
@@ -108,14 +108,16 @@ class Layout:
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
-            raise LabError(
+            raise WrongValueError(
                 f"lab name {self.name!r}: lower-case letters, digits and hyphens, "
                 "starting with a letter, at most 20"
             )
         if not re.fullmatch(r"[a-z][a-z0-9._-]{0,14}", self.interface) or self.interface == "lo":
-            raise LabError(f"interface {self.interface!r}: at most 15 characters, not lo")
+            raise WrongValueError(f"interface {self.interface!r}: at most 15 characters, not lo")
         if set(str(self.home)) & set(":,\\ '\""):
-            raise LabError(f"{self.home}: a path with : , space, quote or backslash does not mount")
+            raise WrongValueError(
+                f"{self.home}: a path with : , space, quote or backslash does not mount"
+            )
 
     @property
     def directory(self) -> Path:
@@ -173,10 +175,10 @@ class Layout:
         return self.directory / "apt-proxy.pid"
 
     def host(self, name: str) -> HostLayout:
-        """The layout of one host. Raises LabError for a name that is none of the sixteen."""
+        """The layout of one host. Raises WrongValueError for a name that is none of the sixteen."""
         names = host_names(MAX_HOSTS)
         if name not in names:
-            raise LabError(f"{name!r} is no host of a lab: {names[0]} … {names[-1]}")
+            raise WrongValueError(f"{name!r} is no host of a lab: {names[0]} … {names[-1]}")
         number = FIRST_HOST + names.index(name)
         return HostLayout(
             name=name,

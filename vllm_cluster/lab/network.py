@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 from vllm_cluster.lab import layout as names
-from vllm_cluster.lab.errors import LabError
+from vllm_cluster.lab.errors import WrongValueError
 from vllm_cluster.lab.layout import HostLayout, Layout
 from vllm_cluster.lab.proc import run
 
@@ -104,7 +104,7 @@ def shape(layout: Layout, host: HostLayout, rate: str | None) -> None:
     A token bucket (tc-tbf(8)): no delay or loss can be added, since that needs the netem module.
     """
     if rate is not None and not _RATE.fullmatch(rate):
-        raise LabError(f"rate {rate!r}: a number with kbit, mbit or gbit, as in 100mbit")
+        raise WrongValueError(f"rate {rate!r}: a number with kbit, mbit or gbit, as in 100mbit")
     ends = [(layout.switch, host.name), (host.namespace, layout.interface)]
     for namespace, device in ends:
         tc = ["tc", "-n", namespace, "qdisc"]

@@ -58,11 +58,16 @@ def install(packages: list[str], say: Callable[[str], None]) -> None:
 
 
 def require_root_on_linux() -> None:
-    """Refuse where the lab cannot work, before anything is made."""
+    """Refuse where the lab cannot work, before anything is made; complete root's PATH.
+
+    `su` without `-` keeps a user's PATH, and that has no /usr/sbin on Debian.
+    """
     if not sys.platform.startswith("linux"):
         raise LabError("the lab makes hosts out of Linux namespaces: it runs on Linux alone")
     if os.geteuid() != 0:
         raise LabError("the lab mounts file systems and makes namespaces: run it as root")
+    path = os.environ.get("PATH", "").split(":")
+    os.environ["PATH"] = ":".join(path + [d for d in ("/usr/sbin", "/sbin") if d not in path])
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from vllm_cluster.lab.layout import HostLayout, Layout
 from vllm_cluster.lab.proc import run
+from vllm_cluster.lab.storage import host_key
 
 
 def ensure_key(layout: Layout) -> None:
@@ -19,7 +20,7 @@ def write_known_hosts(layout: Layout, hosts: list[HostLayout]) -> None:
     """Each host's key under its name and its address (paramiko looks for the address)."""
     lines = []
     for host in hosts:
-        kind, key = (host.directory / "host_key.pub").read_text().split()[:2]
+        kind, key = host_key(host).read_text().split()[:2]
         lines.append(f"{host.name},{host.address} {kind} {key}\n")
     _replace(layout.known_hosts, "".join(lines))
 

@@ -7,6 +7,7 @@ import secrets
 import shutil
 from pathlib import Path
 
+from vllm_cluster.lab import disks
 from vllm_cluster.lab import layout as names
 from vllm_cluster.lab.errors import LabError
 from vllm_cluster.lab.layout import HostLayout, Layout
@@ -25,11 +26,24 @@ def mounts_under(directory: Path) -> list[str]:
     return sorted(found, key=len, reverse=True)
 
 
+def host_key(host: HostLayout) -> Path:
+    """The host's public SSH key; there is none when its disk is not whole."""
+    return host.directory / "host_key.pub"
+
+
 def mount_root(host: HostLayout, lower: Path) -> None:
-    """Mount the host's file system; nothing when it is mounted."""
+    """Mount the host's file system; nothing when it is mounted.
+
+    `volatile` leaves out syncing: without it an unmount waits until everything that anybody
+    wrote to this machine's disk is written out. overlayfs then wants to be told that a layer
+    which was mounted before may be used again (Linux, Documentation/filesystems/overlayfs.rst).
+    """
     if mounts_under(host.root):
         return
-    options = f"lowerdir={lower},upperdir={host.upper},workdir={host.work}"
+    used_before = host.work / "work/incompat"
+    if used_before.exists():
+        shutil.rmtree(used_before)
+    options = f"lowerdir={lower},upperdir={host.upper},workdir={host.work},volatile"
     try:
         run(["mount", "-t", "overlay", host.namespace, "-o", options, str(host.root)])
     except LabError as error:
@@ -48,8 +62,10 @@ def unmount(directory: Path) -> int:
 
 
 def remove_disk(host: HostLayout) -> None:
-    """Take the host's file system and stores away."""
+    """Take the host's file system, stores and further disks away."""
+    host_key(host).unlink(missing_ok=True)
     unmount(host.directory)
+    disks.remove(host)
     for path in (host.upper, host.work, host.root, *host.stores.values()):
         if path.exists():
             shutil.rmtree(path)
@@ -63,7 +79,6 @@ def make_disk(layout: Layout, host: HostLayout, lower: Path, sources: list[Sourc
     root = host.root
     key = root / "etc/ssh/ssh_host_ed25519_key"
     run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", host.name, "-f", str(key)])
-    shutil.copy(key.with_suffix(".pub"), host.directory / "host_key.pub")
     (root / "etc/machine-id").write_text(secrets.token_hex(16) + "\n")
     (root / "etc/hostname").write_text(f"{host.name}\n")
     (root / "etc/resolv.conf").write_text("# no name server: this network has none\n")
@@ -81,6 +96,7 @@ def make_disk(layout: Layout, host: HostLayout, lower: Path, sources: list[Sourc
         owner = (root / home).stat()
         os.chown(file, owner.st_uid, owner.st_gid)
     _configure_apt(root, sources)
+    shutil.copy(key.with_suffix(".pub"), host_key(host))  # last: it says that the disk is whole
 
 
 def _configure_apt(root: Path, sources: list[Source]) -> None:

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from vllm_cluster.lab import cgroup, network, rlimits
+from vllm_cluster.lab import cgroup, disks, network, rlimits
 from vllm_cluster.lab.errors import LabError
 from vllm_cluster.lab.layout import HostLayout, Layout
 from vllm_cluster.lab.proc import Process, write_pid_file
@@ -41,6 +41,7 @@ def nspawn_command(host: HostLayout) -> list[str]:
         # without keyrings runc fails: `unable to join session keyring`
         "--system-call-filter=add_key keyctl bpf @keyring",
         *(f"--bind={outside}:{inside}" for inside, outside in host.stores.items()),
+        *(f"--bind={device}" for device in disks.devices(host)),
         "--console=pipe",
     ]
 
@@ -72,6 +73,13 @@ def boot_once(layout: Layout, host: HostLayout) -> int:
     return nspawn.wait()
 
 
+def _sweep(host: HostLayout) -> None:
+    """Remove the folder that systemd-nspawn leaves where /run is on a disk."""
+    left = Path("/run/systemd/nspawn/propagate", host.namespace)
+    if left.is_dir():
+        left.rmdir()
+
+
 def main(argv: list[str]) -> int:
     """Keep the host powered until it goes off."""
     home, lab, interface, name = argv
@@ -86,6 +94,7 @@ def main(argv: list[str]) -> int:
             print(f"=== {time.strftime('%F %T')} {name}: power on", flush=True)
             code = boot_once(layout, host)
             print(f"=== {time.strftime('%F %T')} {name}: off, exit code {code}", flush=True)
+            _sweep(host)
             if code != _REBOOT:
                 return code
     except LabError as error:

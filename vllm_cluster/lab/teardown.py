@@ -33,7 +33,6 @@ def tear_down(layout: Layout, say: Callable[[str], None]) -> None:
         network.remove_namespace(namespace)
     storage.unmount(layout.directory)
     cgroup.remove_lab(layout)
-    say(f"lab {layout.name}: removed")
 
 
 def _remove_host(layout: Layout, host: HostLayout) -> None:
