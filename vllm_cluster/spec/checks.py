@@ -23,6 +23,8 @@ from vllm_cluster.spec.model import (
     Ssh,
 )
 from vllm_cluster.spec.source import Path_
+from vllm_cluster.spec.storage_checks import CHECKS as STORAGE_CHECKS
+from vllm_cluster.spec.storage_model import Storage
 
 Finding = tuple[Path_, str, str]
 
@@ -48,6 +50,7 @@ class Parts:
     secrets: Secrets | None = None
     image: Image | None = None
     ssh: Ssh | None = None
+    storage: Storage | None = None
 
 
 def unique_addresses(parts: Parts) -> Iterator[Finding]:
@@ -211,7 +214,7 @@ def one_secret_source(parts: Parts) -> Iterator[Finding]:
     """A secret comes from one place."""
     if parts.secrets is None:
         return
-    for name in ("ray_token", "api_key"):
+    for name in ("ray_token", "api_key", "hub_token"):
         secret = getattr(parts.secrets, name)
         given = [] if isinstance(secret, str) else [k for k, v in secret if v is not None]
         if not isinstance(secret, str) and len(given) != 1:
@@ -238,4 +241,5 @@ CHECKS: tuple[Callable[[Parts], Iterator[Finding]], ...] = (
     reserved_arguments,
     one_secret_source,
     image_is_pinned,
+    *STORAGE_CHECKS,
 )

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from vllm_cluster.spec.problems import Problem
+from vllm_cluster.spec.storage_model import Storage
 from vllm_cluster.spec.types import (
     AbsolutePath,
     Address,
@@ -216,6 +217,11 @@ class Secrets(Section):
 
     ray_token: Secret = Field("generate", description=_SECRET)
     api_key: Secret | Literal["none"] = Field("generate", description=f"{_SECRET}, or none")
+    hub_token: SecretSource | Literal["none"] = Field(
+        "none",
+        description="one of {env: NAME}, {file: PATH}, {command: LINE}, or none; read only where "
+        "weights are downloaded, never sent to a host",
+    )
 
 
 class Description(Section):
@@ -244,6 +250,7 @@ class Description(Section):
     ports: Ports = Ports()
     serve: Serve = Serve()
     secrets: Secrets = Secrets()
+    storage: Storage = Storage()
 
 
 class Cluster(BaseModel):
