@@ -1,17 +1,51 @@
-# Every target makes the virtual environment it needs. `make help` lists them.
+# Every target makes the virtual environment it needs. `make` lists the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 BIN := .venv/bin
 VENV := .venv/.made
+INV ?= inventories/prod.py
+CHECKED := vllm_cluster inventories deploys tests images scripts benchmarks
 
 help: ## Show the targets
-	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
+	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort | expand -t 18
 
 $(VENV): pyproject.toml requirements.lock
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0])'
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev]'
 	@touch $@
 
 venv: $(VENV) ## Make the virtual environment
-.PHONY: help venv
+
+plan: $(VENV) ## Show what follows from the description (INV=inventories/prod.py)
+	$(BIN)/vllm-cluster plan $(INV:.py=.yaml)
+
+deploy: $(VENV) ## Bring the hosts to a serving cluster (INV=inventories/prod.py)
+	$(BIN)/pyinfra -y --fail-percent 0 $(INV) deploys/cluster.py
+
+dry: $(VENV) ## Show what a deploy would change, and change nothing (INV=inventories/prod.py)
+	$(BIN)/pyinfra --dry --diff $(INV) deploys/cluster.py
+
+lint: $(VENV) ## Check types and style
+	$(BIN)/ruff check $(wildcard $(CHECKED))
+	$(BIN)/ruff format --check $(wildcard $(CHECKED))
+	$(BIN)/mypy
+
+test-unit: $(VENV) ## Run the unit tests: seconds, no root
+	$(BIN)/pytest tests/unit
+
+test-lab: $(VENV) image model ## Run the tests on lab hosts: root, minutes
+	$(BIN)/pytest tests/lab
+
+test: lint test-unit test-lab ## Run lint, unit and lab tests
+
+demo: $(VENV) ## Two hosts out of this machine, and an answer from them: root, minutes
+	$(BIN)/python -m scripts.demo up
+
+demo-down: $(VENV) ## Remove what the demo made
+	$(BIN)/python -m scripts.demo down
+
+.PHONY: help venv plan deploy dry lint test-unit test-lab test demo demo-down
+
+include $(wildcard mk/*.mk)

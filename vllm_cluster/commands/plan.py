@@ -28,7 +28,7 @@ def to_json(plan: Plan) -> dict[str, object]:
 
 def text(plan: Plan) -> str:
     """The plan for people."""
-    return "\n".join([*_head(plan), "", *_ranks(plan), "", *_ports(plan), "", *_commands(plan)])
+    return "\n".join([*_head(plan), "", *rank_rows(plan), "", *_ports(plan), "", *_commands(plan)])
 
 
 def _head(plan: Plan) -> list[str]:
@@ -42,7 +42,8 @@ def _head(plan: Plan) -> list[str]:
     ]
 
 
-def _ranks(plan: Plan) -> list[str]:
+def rank_rows(plan: Plan) -> list[str]:
+    """The rank map, a row a process."""
     rows = ["rank  pp  tp  host          gpu"]
     for r in plan.ranks:
         rows.append(f"{r.rank:>4}  {r.pp_rank:>2}  {r.tp_rank:>2}  {r.host:<12}  {r.gpu:>3}")

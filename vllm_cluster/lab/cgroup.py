@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+from functools import partial
 from pathlib import Path
 
 from vllm_cluster.lab.errors import LabError
@@ -9,47 +11,59 @@ from vllm_cluster.lab.layout import HostLayout, Layout
 from vllm_cluster.lab.proc import wait_until
 
 
-def _hierarchy() -> Path:
-    """Where cgroup v2 is mounted: alone, or beside the v1 hierarchies."""
+def _hierarchies(kind: str) -> list[Path]:
+    """Where hierarchies of a kind are mounted: "cgroup2", or "cgroup" for the older ones."""
+    found = []
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        mount, _, kind = line.partition(" - ")
-        if kind.split()[0] == "cgroup2":
-            return Path(mount.split()[4])
-    raise LabError("this machine has no cgroup v2 mounted, and systemd in the hosts needs it")
-
-
-def lab_path(layout: Layout) -> Path:
-    """The lab's cgroup."""
-    return _hierarchy() / f"vc-lab-{layout.name}"
+        mount, _, source = line.partition(" - ")
+        if source.split()[0] == kind:
+            found.append(Path(mount.split()[4]))
+    return found
 
 
 def make(layout: Layout, host: HostLayout) -> Path:
     """A host's cgroup, empty."""
     remove(layout, host)
-    path = lab_path(layout) / host.name
+    at = _hierarchies("cgroup2")
+    if not at:
+        raise LabError("this machine has no cgroup v2 mounted, and systemd in the hosts needs it")
+    path = at[0] / _name(layout) / host.name
     path.mkdir(parents=True)
     return path
 
 
 def remove(layout: Layout, host: HostLayout) -> None:
     """Remove a host's cgroup; its processes are gone, at the latest in a moment."""
-    _remove_tree(lab_path(layout) / host.name)
+    _remove_everywhere(Path(_name(layout)) / host.name)
 
 
 def remove_lab(layout: Layout) -> None:
     """Remove the lab's cgroup with all that is in it."""
-    _remove_tree(lab_path(layout))
+    _remove_everywhere(Path(_name(layout)))
 
 
-def _remove_tree(path: Path) -> None:
-    if not path.is_dir():
-        return
+def _name(layout: Layout) -> str:
+    return f"vc-lab-{layout.name}"
 
-    def empty() -> bool:
-        return "populated 0" in (path / "cgroup.events").read_text()
 
-    if not wait_until(empty, timeout_s=10):
-        raise LabError(f"{path}: processes are still in it")
-    inner = [p for p in path.rglob("*") if p.is_dir()]
-    for folder in [*sorted(inner, key=lambda p: len(p.parts), reverse=True), path]:
-        folder.rmdir()
+def _remove_everywhere(path: Path) -> None:
+    # beside v1 hierarchies systemd-nspawn makes the same path in the one named systemd
+    for hierarchy in _hierarchies("cgroup2") + _hierarchies("cgroup"):
+        top = hierarchy / path
+        if not wait_until(partial(_removed, top), timeout_s=10):
+            raise LabError(f"{top}: processes are still in it")
+
+
+def _removed(top: Path) -> bool:
+    """Remove a cgroup with those below; False while the kernel holds one for its processes."""
+    if not top.is_dir():
+        return True
+    inner = [path for path in top.rglob("*") if path.is_dir()]
+    for folder in [*sorted(inner, key=lambda path: len(path.parts), reverse=True), top]:
+        try:
+            folder.rmdir()
+        except OSError as error:
+            if error.errno in (errno.EBUSY, errno.ENOENT):
+                return False
+            raise
+    return True

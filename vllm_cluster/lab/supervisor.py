@@ -25,6 +25,9 @@ _REBOOT = 133
 def nspawn_command(host: HostLayout) -> list[str]:
     """The command that boots a host's file system as a server with systemd as PID 1."""
     return [
+        # not --network-namespace-path: that mounts a /sys with the machine's network devices
+        "nsenter",
+        f"--net={host.netns}",
         "systemd-nspawn",
         "--quiet",
         "--register=no",
@@ -36,7 +39,6 @@ def nspawn_command(host: HostLayout) -> list[str]:
         "--link-journal=no",
         "--resolv-conf=off",
         "--timezone=off",
-        f"--network-namespace-path={host.netns}",
         "--capability=all",
         # without keyrings runc fails: `unable to join session keyring`
         "--system-call-filter=add_key keyctl bpf @keyring",

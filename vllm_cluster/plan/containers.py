@@ -106,7 +106,7 @@ def _ray_node(description: Description, host: Host) -> tuple[str, ...]:
         f"--num-gpus={host.gpus}",
         f"--num-cpus={description.ray.cpus or host.gpus}",
         f"--object-store-memory={description.memory.object_store}",
-        f"--temp-dir={paths.RAY}",
+        f"--temp-dir={paths.RAY_SESSIONS}",
     )
 
 

@@ -35,6 +35,9 @@ def ray(description: Description) -> dict[str, str]:
         "RAY_AUTH_TOKEN_PATH": paths.IN_TOKEN,
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(description.ray.drain_timeout_s),
+        # Every rank's own words in the journal: with deduplication the one that differs is lost.
+        "RAY_DEDUP_LOGS": "0",
+        "RAY_COLOR_PREFIX": "0",
         "AUTOSCALER_METRIC_PORT": str(description.ports.autoscaler_metrics),
         "DASHBOARD_METRIC_PORT": str(description.ports.dashboard_metrics),
         # Two containers have two /tmp: without one shared place the engine waits for ever.

@@ -14,10 +14,11 @@ SECRETS = f"{CONFIG}/secrets"
 RAY_TOKEN = f"{SECRETS}/ray-token"
 API_KEY = f"{SECRETS}/api-key"
 
-# Session directory of Ray, the same path in every container that shares it: Ray's driver finds
-# its raylet's sockets there, and so do vLLM's local message queues (ipc:// sockets). A socket's
-# path may have 107 bytes, of which Ray adds 64.
+# What Ray's containers share: its sessions, and vLLM's local message queues (ipc:// sockets). Ray
+# makes its own directory writable for all, so that one lies in a directory of root's alone. A
+# socket's path may have 107 bytes, of which Ray adds 64.
 RAY = f"{STATE}/ray"
+RAY_SESSIONS = f"{RAY}/sessions"
 RPC = f"{RAY}/rpc"
 # Compiled kernels and graphs, kept so that a restart need not compile them again.
 COMPILE_CACHE = f"{STATE}/compile-cache"

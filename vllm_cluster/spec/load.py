@@ -53,7 +53,7 @@ def _parts(data: dict[str, Any]) -> Parts:
         parts.hosts_whole = bool(hosts) and len(parts.hosts) == len(hosts)
     for name in ("head", "workers", "network", "parallel", "memory", "ports"):
         _take(parts, data, name)
-    for name in ("serve", "secrets", "image", "ssh", "storage"):
+    for name in ("serve", "secrets", "image", "ssh", "storage", "driver"):
         _take(parts, data, name)
     return parts
 

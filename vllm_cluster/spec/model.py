@@ -9,6 +9,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from vllm_cluster.spec.hosts_model import (
+    Clock,
+    Docker,
+    Driver,
+    Kernel,
+    MemoryAdditions,
+    Names,
+    NetworkAdditions,
+    Rdma,
+    Toolkit,
+)
 from vllm_cluster.spec.problems import Problem
 from vllm_cluster.spec.storage_model import Storage
 from vllm_cluster.spec.types import (
@@ -77,7 +88,7 @@ class Gpu(Section):
     memory: Bytes | None = Field(None, ge=GIB, description="memory of one GPU, such as 80GiB")
 
 
-class NetworkSection(Section):
+class NetworkSection(NetworkAdditions):
     """Who may reach what."""
 
     fabric: Network = Field(description="the network of the hosts' addresses: 192.168.1.0/24")
@@ -133,7 +144,7 @@ class Weights(Section):
     )
 
 
-class Memory(Section):
+class Memory(MemoryAdditions):
     """Host memory that Ray and vLLM share between processes."""
 
     shm: Bytes = Field(32 * GIB, ge=64 * 2**20, description="/dev/shm, 64MiB or more")
@@ -251,6 +262,13 @@ class Description(Section):
     serve: Serve = Serve()
     secrets: Secrets = Secrets()
     storage: Storage = Storage()
+    names: Names = Names()
+    driver: Driver = Driver()
+    toolkit: Toolkit = Toolkit()
+    docker: Docker = Docker()
+    kernel: Kernel = Kernel()
+    clock: Clock = Clock()
+    rdma: Rdma | None = Field(None, description="{devices: [mlx5_0]}; default: no RDMA")
 
 
 class Cluster(BaseModel):

@@ -24,11 +24,11 @@ def storage_names_hosts(parts: Parts) -> Iterator[Finding]:
             yield path, f"{name!r}, which is not under hosts", f"one of {known}"
     for where, share in parts.storage.nfs.items():
         for index, name in enumerate(share.clients or []):
-            path = ("storage", "nfs", where, "clients", index)
+            place: Path_ = ("storage", "nfs", where, "clients", index)
             if name == share.server:
-                yield path, f"{name!r}, which is the server", "a host that is not it"
+                yield place, f"{name!r}, which is the server", "a host that is not it"
             elif name not in parts.hosts_named:
-                yield path, f"{name!r}, which is not under hosts", f"one of {known}"
+                yield place, f"{name!r}, which is not under hosts", f"one of {known}"
 
 
 def devices_used_once(parts: Parts) -> Iterator[Finding]:

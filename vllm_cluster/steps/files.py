@@ -23,7 +23,7 @@ def base_step() -> None:
         paths.VLLM_CONFIG: Directory(),
         paths.SECRETS: Directory(mode="700"),
         paths.STATE: Directory(),
-        paths.RAY: Directory(),
+        paths.RAY: Directory(mode="700"),
         paths.COMPILE_CACHE: Directory(),
         here.plan().weights_directory: Directory(),
         paths.SCRIPTS: Directory(),

@@ -60,10 +60,8 @@ def make_jobs(
     """
     if not holders:
         raise ValueError(f"no host holds {model.model} at {model.revision}: obtain it first")
-    chain = [
-        {"name": host.name, "address": host.address, "port": port}
-        for host in (*holders, *receivers)
-    ]
+    hosts = [*holders, *receivers]
+    chain = [{"name": host.name, "address": host.address, "port": port} for host in hosts]
     common = {
         "model": model.model,
         "revision": model.revision,
@@ -74,4 +72,4 @@ def make_jobs(
         "limits": {"connections": connections_for(link_mbit)},
         **(options or {}),
     }
-    return {peer["name"]: json.dumps({**common, "me": peer["name"]}) for peer in chain}
+    return {host.name: json.dumps({**common, "me": host.name}) for host in hosts}
