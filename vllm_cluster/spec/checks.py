@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from vllm_cluster.spec.hosts_checks import CHECKS as HOSTS_CHECKS
+from vllm_cluster.spec.hosts_model import Driver
 from vllm_cluster.spec.model import (
     Host,
     Image,
@@ -51,6 +53,7 @@ class Parts:
     image: Image | None = None
     ssh: Ssh | None = None
     storage: Storage | None = None
+    driver: Driver | None = None
 
 
 def unique_addresses(parts: Parts) -> Iterator[Finding]:
@@ -242,4 +245,5 @@ CHECKS: tuple[Callable[[Parts], Iterator[Finding]], ...] = (
     one_secret_source,
     image_is_pinned,
     *STORAGE_CHECKS,
+    *HOSTS_CHECKS,
 )
