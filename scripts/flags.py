@@ -7,7 +7,9 @@
 
 Takes the wheel from the package index with pip, unpacks its Python files, runs the code in it that
 builds the parser (flags_vllm.py, flags_ray.py) and writes
-vllm_cluster/plan/flags/data/TOOL-VERSION.json, one argument a line. docs/flags.md has the rest.
+vllm_cluster/plan/flags/data/TOOL-VERSION.json, one argument a line; for vLLM also what it knows of
+models, quantisation and attention (flags_limits.py), to vllm_cluster/plan/refuse/data.
+docs/flags.md has the rest.
 """
 
 import argparse
@@ -22,6 +24,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "vllm_cluster/plan/flags/data"
+LIMITS = ROOT / "vllm_cluster/plan/refuse/data"
 CACHE = ROOT / ".cache/flags"
 COMMANDS = {"vllm": "vllm serve", "ray": "ray start"}
 # A Linux wheel for the Python of the serving image; the Python files in it are the same for all.
@@ -46,14 +49,16 @@ def unpack(tool: str, version: str, folder: Path) -> None:
         unpacked.rename(folder)
 
 
-def read(tool: str, folder: Path) -> dict[str, Any]:
+def read(reader: str, folder: Path) -> dict[str, Any]:
     """Run the reader on an unpacked wheel, in a process of its own."""
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch) / "table.json"
-        reader = [sys.executable, "-m", f"scripts.flags_{tool}", str(folder), str(out)]
-        done = subprocess.run(reader, check=False, capture_output=True, text=True, cwd=ROOT)
+        command = [sys.executable, "-m", f"scripts.flags_{reader}", str(folder), str(out)]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
         if done.returncode != 0:
-            raise SystemExit(f"{tool}: the parser could not be read:\n{done.stderr[-3000:]}")
+            raise SystemExit(
+                f"scripts/flags_{reader}.py could not read {folder}:\n{done.stderr[-3000:]}"
+            )
         table: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
         return table
 
@@ -93,8 +98,21 @@ def write(tool: str, version: str, *, keep: bool) -> None:
     path = DATA / f"{tool}-{version}.json"
     path.write_text(text_of(tool, version, table), encoding="utf-8")
     sys.stdout.write(f"{path.relative_to(ROOT)}: {len(table['arguments'])} arguments\n")
+    if tool == "vllm":
+        write_limits(version, folder)
     if not keep:
         shutil.rmtree(folder)
+
+
+def write_limits(version: str, folder: Path) -> None:
+    """Make the table of what a vLLM knows of models, quantisation and attention."""
+    found = read("limits", folder)
+    path = LIMITS / f"vllm-{version}.json"
+    lines = [f"  {json.dumps(key)}: {json.dumps(found[key], sort_keys=True)}" for key in found]
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    unread = found["models"]["not_read"]
+    sys.stdout.write(f"{path.relative_to(ROOT)}: {len(found['models']['known'])} architectures")
+    sys.stdout.write(f", not read: {', '.join(unread)}\n" if unread else "\n")
 
 
 def main() -> None:

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import FunctionType, ModuleType
+from typing import Any, Protocol
 
 from pydantic_core import core_schema
 
@@ -22,13 +22,23 @@ from pydantic_core import core_schema
 ABSENT = frozenset({"triton", "cupy", "vllm_flash_attn", "amdsmi", "libtpu", "ray", "colorful"})
 
 
-class _HollowMeta(type):
+def _decorated(function: Any) -> Any:
+    """Give back what is decorated, with what torch's decorators add to it."""
+    if isinstance(function, FunctionType):
+        function.__dict__.setdefault("register_fake", lambda each: each)
+    return function
+
+
+class _HollowMeta(type(Protocol)):  # type: ignore[misc]  # so that protocols can be bases too
     """Classes whose every attribute exists; instances answer in the same way."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
             raise AttributeError(name)
         return hollow(name)
+
+    def __setitem__(cls, _key: object, _value: object) -> None:
+        """Forget it."""
 
     def __iter__(cls) -> Iterator[Any]:
         return iter(())
@@ -45,18 +55,22 @@ class _HollowMeta(type):
     def __new__(
         cls, name: str, bases: tuple[type, ...], body: dict[str, Any], **_options: object
     ) -> "_HollowMeta":
-        return super().__new__(cls, name, bases, body)
+        made: _HollowMeta = super().__new__(cls, name, bases, body)
+        return made
 
     def __init__(
         cls, name: str, bases: tuple[type, ...], body: dict[str, Any], **_options: object
     ) -> None:
         super().__init__(name, bases, body)
 
+    def register(cls, *_what: object, **_options: object) -> Any:
+        """Take what `AutoConfig.register` and the like are given."""
+
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         # Used as a decorator, `@hollow` or `@hollow(option)(function)`: keep what is decorated,
         # for it may be a part of the code that is read.
         if len(args) == 1 and not kwargs and callable(args[0]):
-            return args[0]
+            return _decorated(args[0])
         return super().__call__(*args, **kwargs)
 
 
@@ -84,11 +98,17 @@ class Hollow(metaclass=_HollowMeta):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if len(args) == 1 and not kwargs and callable(args[0]):
-            return args[0]
+            return _decorated(args[0])
         return hollow("value")
 
     def __iter__(self) -> Iterator[Any]:
         return iter(())
+
+    def __getitem__(self, _key: object) -> "Hollow":
+        return self
+
+    def __setitem__(self, _key: object, _value: object) -> None:
+        """Forget it."""
 
     def __enter__(self) -> "Hollow":
         return self
@@ -112,7 +132,7 @@ for _comparison in ("lt", "le", "gt", "ge"):
 
 def hollow(name: str) -> type[Hollow]:
     """Make an empty class of this name."""
-    made: type[Hollow] = _HollowMeta(name, (Hollow,), {"__module__": "hollow"})  # type: ignore[assignment]
+    made: type[Hollow] = _HollowMeta(name, (Hollow,), {"__module__": "hollow"})
     return made
 
 
@@ -123,6 +143,7 @@ class HollowModule(ModuleType):
         super().__init__(name)
         self.__path__ = [folder] if folder else []
         self.__version__ = "99.0.0"
+        self.__file__ = f"{folder}/__init__.py"
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__"):
