@@ -6,6 +6,7 @@ from vllm_cluster.plan import containers, environment
 from vllm_cluster.plan.model import Container, HostPlan, Plan
 from vllm_cluster.plan.ports import allowed, port_uses
 from vllm_cluster.plan.ranks import rank_map
+from vllm_cluster.plan.storage import host_storage
 from vllm_cluster.spec.model import Description
 
 
@@ -74,4 +75,5 @@ def _host(
         units=tuple(made),
         containers=made,
         allow=allowed(description, head=head),
+        storage=host_storage(description, name),
     )

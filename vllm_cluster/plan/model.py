@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from vllm_cluster.plan.storage import HostStorage
+
 Role = Literal["head", "worker"]
 
 
@@ -67,6 +69,7 @@ class HostPlan:
     units: tuple[str, ...]
     containers: dict[str, Container]
     allow: tuple[Allow, ...]
+    storage: HostStorage = field(default_factory=HostStorage)
 
 
 @dataclass(frozen=True)

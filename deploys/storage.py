@@ -1,0 +1,8 @@
+"""Disks and network shares: `pyinfra inventories/prod.py deploys/storage.py`."""
+
+from vllm_cluster.steps import here
+from vllm_cluster.steps.storage import disks_step, shares_step
+
+here.send_at_once()
+disks_step()
+shares_step()
