@@ -8,12 +8,15 @@ from vllm_cluster.steps.image import image_step
 from vllm_cluster.steps.names import names_step
 from vllm_cluster.steps.secrets import secrets_step
 from vllm_cluster.steps.serving import start_step, units_step
+from vllm_cluster.steps.storage import disks_step, shares_step
 from vllm_cluster.steps.weights import weights_step
 
 here.send_at_once()
 names_step()
+disks_step()  # before anything is written beneath a mount point
 base_step()
 firewall_step()  # closed before anything listens
+shares_step()
 docker_step()
 image_step()
 weights_step()
