@@ -29,8 +29,6 @@ from urllib.parse import unquote, urlsplit
 from vllm_cluster.lab.errors import LabError
 
 _CLONE_NEWNET = 0x40000000
-_INDEX_AGE_S = 300
-"""How long a file that changes under its name (InRelease) is served without asking again."""
 _CHUNK_BYTES = 1 << 20
 
 
@@ -41,6 +39,9 @@ def unchanging(path: str) -> bool:
 
 class Store:
     """Files by address, on disk, fetched once however many ask at the same time."""
+
+    index_age_s = 300.0
+    """How long a file that changes under its name (InRelease) is served without asking again."""
 
     def __init__(self, folder: Path, uris: list[str]) -> None:
         """`uris` are the sources' own addresses; the hosts ask for them with http."""
@@ -75,7 +76,7 @@ class Store:
         if not file.exists():
             return False
         # the modification time is the archive's (for If-Modified-Since), the change time ours
-        return unchanging(uri) or time.time() - file.stat().st_ctime < _INDEX_AGE_S
+        return unchanging(uri) or time.time() - file.stat().st_ctime < self.index_age_s
 
     def _fetch(self, uri: str, file: Path) -> None:
         new = file.with_name(f"{file.name}.{os.getpid()}.new")

@@ -82,8 +82,22 @@ def make_switch(layout: Layout) -> None:
         _add_cable(layout, layout.outside, "outside", outside)
 
 
+def remove_nic(layout: Layout, host: HostLayout) -> None:
+    """Take a host's network away.
+
+    The cable by itself: connections that were open at a power cut keep the nameless namespace,
+    and with it the cable, for minutes.
+    """
+    if exists(layout.switch):
+        said = run(["ip", "-n", layout.switch, "-o", "link", "show", "type", "veth"]).stdout
+        if host.name in (line.split()[1].split("@")[0] for line in said.splitlines()):
+            _ip(layout.switch, [f"link delete {host.name}"])
+    remove_namespace(host.namespace)
+
+
 def make_nic(layout: Layout, host: HostLayout) -> None:
     """A host's network as it is after power-on: a fresh namespace, without rules or settings."""
+    remove_nic(layout, host)
     _add_cable(layout, host.namespace, host.name, [layout.interface, host.mac, host.address])
 
 

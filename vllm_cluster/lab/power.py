@@ -151,4 +151,4 @@ def cut(layout: Layout, host: HostLayout) -> None:
         orphan.kill(signal.SIGKILL)
     if not wait_until(lambda: not any(p.alive() for p in orphans), timeout_s=10):
         raise failure(layout, host, "power cut", "processes that do not end")
-    network.remove_namespace(host.namespace)
+    network.remove_nic(layout, host)

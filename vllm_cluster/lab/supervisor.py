@@ -103,7 +103,7 @@ def main(argv: list[str]) -> int:
         print(f"=== {name}: {error}", flush=True)
         return 1
     finally:
-        network.remove_namespace(host.namespace)
+        network.remove_nic(layout, host)
         cgroup.remove(layout, host)
 
 
