@@ -1,0 +1,1 @@
+"""Tiny models with seeded weights, and real vLLM to hold the memory plan against."""
