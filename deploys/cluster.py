@@ -1,6 +1,7 @@
 """The whole cluster, in order: `pyinfra inventories/prod.py deploys/cluster.py`."""
 
 from vllm_cluster.steps import here
+from vllm_cluster.steps.alignment import align_step
 from vllm_cluster.steps.docker import docker_step
 from vllm_cluster.steps.files import base_step
 from vllm_cluster.steps.firewall import firewall_step
@@ -21,5 +22,6 @@ docker_step()
 image_step()
 weights_step()
 secrets_step()
+align_step()  # before anything that runs is stopped or started
 units_step()
 start_step()
