@@ -104,7 +104,7 @@ class Storage(FactBase[StorageState]):
                     )
                 elif kind == "unit":
                     state.units[values[0]] = _unit(set(values[1:]))
-            except ValueError as error:
+            except (ValueError, IndexError) as error:
                 raise FactProcessError(f"not a line of storage: {line[:200]!r}") from error
         return state
 

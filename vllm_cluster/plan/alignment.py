@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Literal
 
 State = Literal["good", "note", "red"]
@@ -246,17 +245,14 @@ def _reboots(there: Mapping[str, Observed], rows: dict[str, dict[str, Cell]]) ->
 
 
 def _clocks(there: Mapping[str, Observed]) -> tuple[dict[str, Cell], list[Problem]]:
-    """Clocks against their median, in which the operator's machine has a vote."""
+    """Clocks against the time that most hosts agree on."""
     if len(there) < 2:
         return {name: Cell("alone") for name in there}, []
-    middles = [sum(seen.clock_s) / 2 for seen in there.values()]
-    reference = median([*middles, 0.0])
+    reference = _time([seen.clock_s for seen in there.values()])
     cells: dict[str, Cell] = {}
     problems: list[Problem] = []
     for name, seen in there.items():
-        earliest, latest = seen.clock_s
-        off_s = max(earliest - reference, reference - latest, 0.0)
-        if off_s <= CLOCK_LIMIT_S:
+        if _within(reference, seen.clock_s):
             cells[name] = Cell("in step")
             continue
         text = f"{sum(seen.clock_s) / 2 - reference:+.1f} s"
@@ -265,3 +261,18 @@ def _clocks(there: Mapping[str, Observed]) -> tuple[dict[str, Cell], list[Proble
         limit = f"within {CLOCK_LIMIT_S:.0f} s of the others"
         problems.append(Problem("clock", (name,), text, limit, fix))
     return cells, problems
+
+
+def _within(offset_s: float, clock_s: tuple[float, float]) -> bool:
+    earliest, latest = clock_s
+    return earliest - CLOCK_LIMIT_S <= offset_s <= latest + CLOCK_LIMIT_S
+
+
+def _time(clocks: list[tuple[float, float]]) -> float:
+    """The offset that most clocks fit; the operator's own, 0, decides where they are even."""
+    candidates = [sum(clock) / 2 for clock in clocks]
+    candidates += [edge for clock in clocks for edge in clock]
+    return max(
+        candidates,
+        key=lambda at: (sum(_within(at, clock) for clock in clocks), abs(at) <= CLOCK_LIMIT_S),
+    )

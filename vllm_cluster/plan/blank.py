@@ -51,7 +51,7 @@ def disk_problem(disk: LocalDisk, found: Device) -> str:
                 f"{disk.device} holds no file system; write `format: ext4` beside it under "
                 f"storage.disks to have one made"
             )
-        return f"{disk.device} is in use ({held}); nothing was changed" if held else ""
+        return f"{disk.device} is in use ({held}); nothing was changed" if found.users else ""
     if disk.format is not None and found.uuid.lower() != disk.uuid:
         keep = f"`UUID={found.uuid}`" if found.uuid else "another device"
         return (
