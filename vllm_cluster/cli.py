@@ -12,6 +12,7 @@ from vllm_cluster.spec.problems import DescriptionError
 # name -> (module, what `--help` says). A module is imported when its command runs: `plan` shall
 # answer before a person has looked up.
 COMMANDS = {
+    "doctor": ("vllm_cluster.commands.doctor", "What is wrong, in which plane, and the fix."),
     "plan": ("vllm_cluster.commands.plan", "Show what follows from a description. Needs no host."),
 }
 

@@ -1,0 +1,73 @@
+"""All that the checks may know: the plan, the hosts' facts, and what this machine holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv4Network
+
+from vllm_cluster.doctor.finding import HERE, Step
+from vllm_cluster.doctor.reach import Silence
+from vllm_cluster.facts.doctor import HostFacts
+from vllm_cluster.facts.doctor.model import Unit
+from vllm_cluster.plan import HostPlan, Plan
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file of the model as its manifest has it."""
+
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """One look at one cluster.
+
+    `deploy`: the command that brings every host to the plan. `model_files` and `model_id`: from
+    the manifest on this machine; None where the model is not here. `gpu_model`: the card's name
+    in the description, empty where it says none.
+    """
+
+    plan: Plan
+    facts: Mapping[str, HostFacts]
+    silent: Mapping[str, Silence] = field(default_factory=dict)
+    deploy: str = "pyinfra -y inventories/prod.py deploys/cluster.py"
+    fabric: IPv4Network = field(default_factory=lambda: IPv4Network("0.0.0.0/0"))
+    description: str = "inventories/prod.yaml"
+    model_files: Mapping[str, Entry] | None = None
+    model_id: str = ""
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    gpu_model: str = ""
+    known_hosts: str = "~/.ssh/known_hosts"
+
+    def seen(self) -> Iterator[tuple[HostPlan, HostFacts]]:
+        """Each host that could be looked at as root, in the plan's order."""
+        for name, host in self.plan.hosts.items():
+            facts = self.facts.get(name)
+            if facts is not None and facts.root:
+                yield host, facts
+
+    def deployed(self) -> Iterator[tuple[HostPlan, HostFacts]]:
+        """Those of them that a deploy has been to."""
+        return ((host, facts) for host, facts in self.seen() if facts.deployed)
+
+    @property
+    def deployed_somewhere(self) -> bool:
+        """Whether this cluster has ever been deployed, as far as can be seen."""
+        return any(True for _ in self.deployed())
+
+    @property
+    def head(self) -> HostFacts | None:
+        """The head's facts; None where it could not be looked at."""
+        facts = self.facts.get(self.plan.head)
+        return facts if facts is not None and facts.root else None
+
+    def run_deploy(self) -> tuple[Step, ...]:
+        """The fix for whatever differs from the plan."""
+        return (Step(HERE, self.deploy),)
+
+    def unit(self, host: str, name: str) -> Unit:
+        """A unit of a host that was seen."""
+        return self.facts[host].unit(name)

@@ -1,0 +1,159 @@
+"""Which finding explains which: a cause comes first and hides what follows from it.
+
+`CAUSES[b]` names the findings that can be the reason for `b`. A finding is explained when one of
+its possible causes was found and both concern a common host, or when the effect is one of the
+whole cluster (`WIDE`). Depth is the length of the longest chain of causes beneath a finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from functools import cache
+
+from vllm_cluster.doctor.finding import PLANES, Finding
+
+_HOST = ("host.unreachable", "host.key-changed", "host.no-root", "host.incomplete")
+_DISK = ("host.disk-full", "host.read-only", "host.mount-missing", "host.mount-hung")
+_NET = (
+    "network.link-down", "network.address-missing", "network.second-address", "network.mtu",
+    "network.peer-unreachable", "network.port-blocked", "network.name",
+)  # fmt: skip
+_DOCKER = (
+    "docker.missing", "docker.masked", "docker.config", "docker.down", "docker.image-missing",
+)  # fmt: skip
+_GPU = (
+    "gpu.driver-missing", "gpu.driver-mismatch", "gpu.driver-failing", "gpu.count", "gpu.runtime",
+    "gpu.uvm", "gpu.mig", "gpu.occupied", "gpu.fabric-manager", "gpu.xid", "gpu.memory-errors",
+    "gpu.rows-failed", "gpu.rows-pending", "gpu.driver-unequal", "gpu.compute-mode",
+)  # fmt: skip
+_FILES = ("*.unit-missing", "*.unit-changed", "*.environment-changed", "*.masked", "*.not-loaded")
+_RAY = (
+    "ray.token", "ray.version", "ray.python", "docker.image-unequal", "docker.leftover",
+    "host.port-taken", "memory.shm", "memory.limits", "memory.pressure", "memory.out",
+    "host.clock", "security.secret-missing",
+)  # fmt: skip
+_MODEL = ("model.missing", "model.files", "model.corrupt", "model.other")
+_COLLECTIVE = ("collective.card", "collective.address")
+
+CAUSES: Mapping[str, tuple[str, ...]] = {
+    "host.not-deployed": (*_HOST, *_DISK),
+    "host.mount-missing": (),
+    "host.mount-hung": ("network.link-down", "network.peer-unreachable"),
+    "network.peer-unreachable": (*_HOST, "network.link-down", "network.address-missing"),
+    "network.port-blocked": (*_HOST, "network.link-down", "network.address-missing",
+                             "network.peer-unreachable"),
+    "network.name": ("host.not-deployed",),
+    "network.mtu": ("network.link-down", "network.peer-unreachable"),
+    "docker.missing": ("host.not-deployed", *_DISK),
+    "docker.masked": ("host.not-deployed",),
+    "docker.config": ("host.not-deployed",),
+    "docker.down": ("docker.missing", "docker.masked", "docker.config", *_DISK),
+    "docker.image-missing": ("docker.missing", "docker.masked", "docker.config", "docker.down",
+                             "host.not-deployed", *_DISK),
+    "docker.image-unequal": ("docker.image-missing",),
+    "gpu.*": ("gpu.driver-missing", "gpu.driver-mismatch"),
+    "gpu.runtime": ("docker.missing", "docker.down", "gpu.driver-missing"),
+    "security.firewall": ("host.not-deployed", "security.masked", "security.unit-missing"),
+    "security.masked": ("host.not-deployed",),
+    "*.unit-missing": ("host.not-deployed", *_DISK),
+    "*.environment-changed": ("host.not-deployed",),
+    "*.unit-changed": ("host.not-deployed",),
+    "*.not-loaded": ("*.unit-changed",),
+    "security.secret-missing": ("host.not-deployed", *_DISK),
+    "ray.token": ("security.secret-missing",),
+    "memory.shm": ("ray.unit-changed", "vllm.unit-changed"),
+    "memory.limits": ("ray.unit-changed", "vllm.unit-changed"),
+    "ray.stale": ("*.unit-changed", "*.environment-changed", "ray.token"),
+    "vllm.stale": ("*.unit-changed", "*.environment-changed", "security.secret-missing"),
+    "collective.card": ("collective.environment-changed",),
+    "collective.address": ("collective.environment-changed", "network.second-address"),
+    "ray.version": ("docker.image-unequal",),
+    "ray.python": ("docker.image-unequal",),
+    "model.missing": (*_DISK, "host.not-deployed"),
+    "model.files": (*_DISK, "model.missing"),
+    "model.corrupt": ("model.files",),
+    "ray.head-down": (*_HOST, *_DISK, *_DOCKER, *_GPU, *_FILES, *_RAY, "network.address-missing"),
+    "ray.worker-down": (*_HOST, *_DISK, *_DOCKER, *_GPU, *_FILES, *_RAY, *_NET, "ray.head-down",
+                        "ray.disabled"),
+    "ray.raylet": (*_DISK, *_DOCKER, *_RAY, "ray.head-down", "ray.worker-down", "ray.stale"),
+    "ray.dashboard": (*_DISK, *_DOCKER, *_RAY, "ray.head-down"),
+    "ray.node-missing": (*_HOST, *_DISK, *_DOCKER, *_GPU, *_FILES, *_RAY, *_NET, "ray.head-down",
+                         "ray.worker-down", "ray.raylet", "ray.dashboard", "ray.stale"),
+    "ray.gpus": (*_GPU, "ray.unit-changed", "ray.stale"),
+    "vllm.down": (*_HOST, *_DISK, *_DOCKER, *_GPU, *_FILES, *_RAY, *_NET, *_MODEL, *_COLLECTIVE,
+                  "ray.head-down", "ray.worker-down", "ray.raylet", "ray.node-missing",
+                  "ray.gpus", "ray.stale", "vllm.arguments"),
+    "vllm.waiting": (*_HOST, *_DISK, *_DOCKER, *_GPU, *_FILES, *_RAY, *_NET, "ray.head-down",
+                     "ray.worker-down", "ray.raylet", "ray.node-missing", "ray.gpus",
+                     "ray.stale", "ray.dashboard"),
+    "vllm.starting": (*_HOST, *_DISK, *_DOCKER, *_GPU, *_FILES, *_RAY, *_NET, *_MODEL,
+                      *_COLLECTIVE, "ray.head-down", "ray.worker-down", "ray.raylet",
+                      "ray.node-missing", "ray.gpus", "ray.stale"),
+    "vllm.health": ("vllm.down", "vllm.waiting", "vllm.starting", *_HOST, *_DOCKER, *_NET,
+                    "ray.head-down", "ray.worker-down", "ray.node-missing", "host.port-taken"),
+    "vllm.key": ("vllm.stale", "security.secret-missing", "ray.token"),
+    "vllm.hung": ("vllm.health", "vllm.down", *_HOST, *_NET, *_COLLECTIVE, "ray.head-down",
+                  "ray.worker-down", "ray.raylet", "ray.node-missing", "memory.out", *_MODEL),
+}  # fmt: skip
+# Effects that show on the head whatever host the cause is on.
+WIDE = ("vllm.*", "ray.node-missing", "ray.head-down", "ray.worker-down", "ray.dashboard",
+        "network.peer-unreachable", "network.port-blocked")  # fmt: skip
+
+
+def causes_of(identity: str) -> tuple[str, ...]:
+    """Patterns of what may explain a finding of that id: its own entry, else its plane's."""
+    if identity in CAUSES:
+        return CAUSES[identity]
+    return next((CAUSES[p] for p in CAUSES if "*" in p and fnmatchcase(identity, p)), ())
+
+
+def explains(cause: Finding, effect: Finding) -> bool:
+    """Whether `cause` is the reason for `effect`, directly."""
+    if cause is effect or cause.severity == "warning":
+        return False
+    if not any(fnmatchcase(cause.id, pattern) for pattern in causes_of(effect.id)):
+        return False
+    wide = any(fnmatchcase(effect.id, pattern) for pattern in WIDE)
+    return bool(cause.concerns & effect.concerns) or (wide and _far(cause, effect))
+
+
+def _far(cause: Finding, effect: Finding) -> bool:
+    # A host that is not reached from one side does not excuse another pair of hosts.
+    return not effect.id.startswith("network.") and cause.id != effect.id
+
+
+@cache
+def depth(identity: str) -> int:
+    """How many causes may lie beneath a finding of that id."""
+    return _depth(identity, frozenset())
+
+
+def _depth(identity: str, above: frozenset[str]) -> int:
+    deeper = [
+        _depth(cause, above | {identity})
+        for cause in causes_of(identity)
+        if cause not in above and cause != identity and "*" not in cause
+    ]
+    return 1 + max(deeper, default=-1)
+
+
+def ordered(findings: Iterable[Finding]) -> list[tuple[Finding, Finding | None]]:
+    """Findings with what explains each, causes first.
+
+    Among causes: what could not be looked at, then by depth, plane and host; warnings last.
+    """
+    every = list(findings)
+    reasons = {id(f): next((c for c in every if explains(c, f)), None) for f in every}
+    return [(f, reasons[id(f)]) for f in sorted(every, key=lambda f: _key(f, reasons[id(f)]))]
+
+
+def _key(finding: Finding, reason: Finding | None) -> tuple[bool, bool, int, int, str, str]:
+    return (
+        finding.severity == "warning",
+        reason is not None,
+        depth(finding.id),
+        PLANES.index(finding.plane),
+        finding.id,
+        finding.host,
+    )

@@ -1,0 +1,73 @@
+"""What NCCL and gloo read: the card, the address. Wrong here "starts and hangs" later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vllm_cluster.doctor.case import Case
+from vllm_cluster.doctor.checks.network import card_of
+from vllm_cluster.doctor.finding import Finding, Plane, on
+from vllm_cluster.facts.doctor.model import HostFacts
+from vllm_cluster.plan import HostPlan, environment, paths
+
+_CARDS = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+_OWN = (*_CARDS, "VLLM_HOST_IP")
+
+
+def file(case: Case) -> Iterator[Finding]:
+    """cluster.env as the plan has it, line by line."""
+    for host, facts in case.deployed():
+        text = facts.contents.get(paths.ENVIRONMENT)
+        card = card_of(host, facts)
+        if text is None or not card:
+            continue
+        wanted = environment.own(host.address, card) | case.plan.environment
+        found = dict(
+            line.split("=", 1) for line in text.splitlines() if "=" in line and line[0] != "#"
+        )
+        wrong = [name for name in {**wanted, **found} if wanted.get(name) != found.get(name)]
+        if not wrong:
+            continue
+        name = min(wrong, key=lambda n: (n not in _OWN, n))
+        plane: Plane = "collective" if name in _OWN else "vllm"
+        yield Finding(
+            f"{plane}.environment-changed", plane, host.name,
+            expected=f"{name}={wanted[name]}" if name in wanted else f"no {name}",
+            found=f"{name}={found[name]}" if name in found else f"no {name}",
+            evidence=f"{paths.ENVIRONMENT}: {len(wrong)} lines differ: {', '.join(sorted(wrong))}",
+            fix=case.run_deploy(),
+        )  # fmt: skip
+
+
+def running(case: Case) -> Iterator[Finding]:
+    """The environment of the running containers: card and address of their own host."""
+    for host, facts in case.deployed():
+        card = card_of(host, facts)
+        for name, inside in facts.docker.inside.items():
+            if name not in host.containers or not card:
+                continue
+            yield from _differences(host, facts, name, card, inside.environment)
+
+
+def _differences(
+    host: HostPlan, facts: HostFacts, container: str, card: str, found: dict[str, str]
+) -> Iterator[Finding]:
+    wanted = environment.own(host.address, card)
+    for variable in _OWN:
+        value = found.get(variable)
+        if value == wanted.get(variable) or (value is None and variable not in wanted):
+            continue
+        address = variable == "VLLM_HOST_IP"
+        known = ", ".join(sorted(facts.links))
+        missing = (value or "").lstrip("=") not in facts.links and not address
+        yield Finding(
+            "collective.address" if address else "collective.card", "collective", host.name,
+            expected=f"{variable}={wanted[variable]} in {container}",
+            found=f"{variable}={value}" + (f": no such card; there are {known}" if missing else ""),
+            evidence=f"/proc/PID/environ of {container}: {variable}={value}",
+            fix=on(host.name, f"systemctl restart --no-block {container}.service"),
+        )  # fmt: skip
+        return
+
+
+CHECKS = (file, running)

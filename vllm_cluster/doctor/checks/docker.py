@@ -1,0 +1,140 @@
+"""Docker: there, running, with the image of the plan, and no containers that nobody planned."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from vllm_cluster.doctor.case import Case
+from vllm_cluster.doctor.finding import Finding, on
+from vllm_cluster.facts.doctor.model import HostFacts
+from vllm_cluster.facts.doctor.script import DAEMON_JSON
+from vllm_cluster.plan import HostPlan
+from vllm_cluster.plan.containers import RAY_HEAD, RAY_WORKER, VLLM
+
+_UNIT = "docker.service"
+_START = f"systemctl reset-failed {_UNIT}; systemctl enable --now {_UNIT}"
+
+
+def daemon(case: Case) -> Iterator[Finding]:
+    """The daemon answers; where it does not, why."""
+    for host, facts in case.deployed():
+        docker, unit = facts.docker, facts.unit(_UNIT)
+        if unit.load == "masked":
+            yield Finding(
+                "docker.masked", "docker", host.name,
+                expected=f"{_UNIT} running",
+                found="it is masked: nothing can start it",
+                evidence=f"{_UNIT}: {unit.load} {unit.active}",
+                fix=on(host.name, f"systemctl unmask {_UNIT} docker.socket && {_START}"),
+            )  # fmt: skip
+        elif not docker.installed:
+            yield Finding(
+                "docker.missing", "docker", host.name,
+                expected="Docker", found="no docker on PATH", evidence="docker: command not found",
+                fix=case.run_deploy(),
+            )  # fmt: skip
+        elif docker.error:
+            yield _not_answering(host, facts)
+
+
+def _not_answering(host: HostPlan, facts: HostFacts) -> Finding:
+    unit = facts.unit(_UNIT)
+    problem = json_problem(facts.contents.get(DAEMON_JSON, ""))
+    if problem:
+        aside = f"mv {DAEMON_JSON} {DAEMON_JSON}.broken"
+        return Finding(
+            "docker.config", "docker", host.name,
+            expected=f"{DAEMON_JSON} as JSON",
+            found="it is none, so Docker does not start",
+            evidence=problem,
+            fix=on(host.name, f"{aside} && systemctl reset-failed {_UNIT}; "
+                   f"systemctl restart {_UNIT}"),
+        )  # fmt: skip
+    return Finding(
+        "docker.down", "docker", host.name,
+        expected=f"{_UNIT} running, and its daemon answering",
+        found=f"{_UNIT} is {unit.active} ({unit.result})",
+        evidence=facts.docker.error.splitlines()[-1][:300],
+        fix=on(host.name, _START if not unit.running else f"systemctl restart {_UNIT}"),
+    )  # fmt: skip
+
+
+def json_problem(text: str) -> str:
+    """Why `text` is no JSON object; empty when it is one, or there is nothing."""
+    if not text.strip():
+        return ""
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        return f"{DAEMON_JSON}: {error}"
+    return "" if isinstance(found, dict) else f"{DAEMON_JSON}: no object"
+
+
+def image(case: Case) -> Iterator[Finding]:
+    """The image is there, and the running containers were made of it."""
+    for host, facts in case.deployed():
+        docker = facts.docker
+        if not docker.installed or docker.error:
+            continue
+        if not docker.image_id:
+            yield Finding(
+                "docker.image-missing", "docker", host.name,
+                expected=f"the image {case.plan.image}",
+                found="it is not on this host",
+                evidence=docker.image_error[:300],
+                fix=case.run_deploy(),
+            )  # fmt: skip
+            continue
+        for name in host.containers:
+            container = docker.containers.get(name)
+            if container is None or not container.running or container.image == docker.image_id:
+                continue
+            yield Finding(
+                "docker.image-unequal", "docker", host.name,
+                expected=f"{name} made of {docker.image_id[:19]}, as the plan and the other hosts",
+                found=f"it runs {container.image[:19]}",
+                evidence=f"docker inspect {name}: {container.image}",
+                fix=on(host.name, f"systemctl restart {name}.service"),
+                about=tuple(other for other in case.plan.hosts if other != host.name),
+            )  # fmt: skip
+
+
+def leftover(case: Case) -> Iterator[Finding]:
+    """Containers of Ray or vLLM that no unit of the plan runs: by hand, or left by a guide."""
+    for host, facts in case.deployed():
+        for container in facts.docker.containers.values():
+            if not container.running or container.name in host.containers:
+                continue
+            ours = container.name in {RAY_HEAD, RAY_WORKER, VLLM}
+            if ours or container.image == facts.docker.image_id != "":
+                yield Finding(
+                    "docker.leftover", "docker", host.name,
+                    expected=f"of the cluster's image only {', '.join(host.containers)}",
+                    found=f"the container {container.name} as well, which takes part in nothing "
+                    "planned and holds GPUs and ports",
+                    evidence=f"docker ps: {container.name} {container.status}",
+                    fix=on(host.name, f"docker rm --force {container.name}"),
+                )  # fmt: skip
+
+
+def unsupervised(case: Case) -> Iterator[Finding]:
+    """A container of ours whose unit does not run: Docker, not systemd, keeps it alive."""
+    for host, facts in case.deployed():
+        for name in host.containers:
+            container, unit = facts.docker.containers.get(name), facts.unit(f"{name}.service")
+            if container is None or not container.running:
+                continue
+            if unit.active in {"inactive", "failed"}:
+                yield Finding(
+                    "docker.leftover", "docker", host.name,
+                    expected=f"{name} run by {name}.service",
+                    found=f"the container runs, the unit is {unit.active}",
+                    evidence=f"docker ps: {name} {container.status}; "
+                    f"restart policy {container.restart}",
+                    fix=on(host.name, f"docker rm --force {name}; "
+                           f"systemctl start --no-block {name}.service"),
+                )  # fmt: skip
+
+
+CHECKS = (daemon, image, leftover, unsupervised)

@@ -1,0 +1,162 @@
+"""Hosts: reachable, root, deployed, clocks together, ports free."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterator
+
+from vllm_cluster.doctor.case import Case
+from vllm_cluster.doctor.finding import Finding, by_hand, on
+from vllm_cluster.facts.doctor.model import HostFacts, Owner
+from vllm_cluster.plan import HostPlan, PortUse
+
+# Ray and NCCL bear any skew; certificates, tokens with a time and logs side by side do not.
+CLOCK_LIMIT_S = 2.0
+
+
+def unreachable(case: Case) -> Iterator[Finding]:
+    """Hosts that SSH did not reach, or reached without root. Nothing else is known of them."""
+    for name, silence in case.silent.items():
+        if "HOST IDENTIFICATION HAS CHANGED" in silence.words:
+            address = case.plan.hosts[name].ssh
+            yield Finding(
+                "host.key-changed", "host", name,
+                expected="the SSH host key that is known",
+                found="another one: the machine was reinstalled, or is not the one you mean",
+                evidence=_line(silence.words, "fingerprint|Offending|CHANGED"),
+                fix=on("here", f"ssh-keygen -R {address} -f {case.known_hosts}"),
+                severity="blind",
+            )  # fmt: skip
+            continue
+        yield Finding(
+            "host.unreachable", "host", name,
+            expected="an answer over SSH",
+            found="none",
+            evidence=silence.words.splitlines()[-1],
+            fix=by_hand(f"Switch {name} on, or mend its network; then this must answer: "
+                        f"{silence.command} true"),
+            severity="blind",
+        )  # fmt: skip
+    for name, facts in case.facts.items():
+        if not facts.root:
+            yield Finding(
+                "host.no-root", "host", name,
+                expected="root, or a user that may sudo without a password",
+                found="neither",
+                fix=by_hand(f"On {name}, let the SSH user of {case.description} run `sudo -n`"),
+                severity="blind",
+            )  # fmt: skip
+        elif not facts.complete:
+            yield Finding(
+                "host.incomplete", "host", name,
+                expected="an answer to every question",
+                found="the connection ended before the last one",
+                fix=by_hand(f"Run doctor again; if it stays so, look at {name}'s console"),
+                severity="blind",
+            )  # fmt: skip
+
+
+def not_deployed(case: Case) -> Iterator[Finding]:
+    """Hosts without our files in a cluster that has been deployed elsewhere."""
+    if not case.deployed_somewhere:
+        return
+    for host, facts in case.seen():
+        if not facts.deployed:
+            yield Finding(
+                "host.not-deployed", "host", host.name,
+                expected="the cluster's files, as on the other hosts",
+                found="none: a new or a wiped machine",
+                evidence="ls: cannot access '/etc/vllm-cluster': No such file or directory",
+                fix=case.run_deploy(),
+            )  # fmt: skip
+
+
+def clocks(case: Case) -> Iterator[Finding]:
+    """Clocks apart from each other's middle, and so from this machine's or the majority's."""
+    offsets = {
+        host.name: facts.clock_offset_s
+        for host, facts in case.seen()
+        if facts.clock_offset_s is not None
+    }
+    # This machine's own clock has a vote: with two hosts there would be no majority.
+    middle = statistics.median([0.0, *offsets.values()])
+    for name, offset in offsets.items():
+        if abs(offset - middle) > CLOCK_LIMIT_S:
+            service = _time_service(case.facts[name])
+            yield Finding(
+                "host.clock", "host", name,
+                expected=f"a clock within {CLOCK_LIMIT_S:.0f} s of the others",
+                found=f"{offset - middle:+.1f} s; {service[0]}",
+                evidence=f"date +%s: {case.facts[name].clock_s:.1f}",
+                fix=on(name, service[1]),
+            )  # fmt: skip
+
+
+def _time_service(facts: HostFacts) -> tuple[str, str]:
+    for unit in ("chrony.service", "chronyd.service", "ntpsec.service"):
+        if facts.unit(unit).load == "loaded":
+            running = f"{unit} is {facts.unit(unit).active}"
+            step = " && chronyc -a makestep" if unit.startswith("chrony") else ""
+            return running, f"systemctl enable --now {unit} && systemctl restart {unit}{step}"
+    if facts.unit("systemd-timesyncd.service").load == "loaded":
+        unit = "systemd-timesyncd.service"
+        return f"{unit} is {facts.unit(unit).active}", f"systemctl enable {unit} && " \
+            f"systemctl restart {unit}"  # fmt: skip
+    return "no time service is installed", "apt-get install -y chrony && chronyc -a makestep"
+
+
+def ports_taken(case: Case) -> Iterator[Finding]:
+    """A planned port that a process outside the cluster's containers listens on."""
+    for host, facts in case.seen():
+        for use in case.plan.ports:
+            if use.where == "head" and host.role != "head":
+                continue
+            for owner in facts.owners:
+                if use.first <= owner.port <= use.last and not owner.ours:
+                    yield _taken(host, use, owner)
+
+
+def _taken(host: HostPlan, use: PortUse, owner: Owner) -> Finding:
+    kill = f"kill {owner.pid}"
+    if owner.unit:
+        kill = f"systemctl disable --now {owner.unit}"
+    elif owner.container:
+        kill = f"docker stop {owner.container}"
+    return Finding(
+        "host.port-taken", "host", host.name,
+        expected=f"port {owner.port} for {use.name}",
+        found=f"{owner.command} (process {owner.pid}) listens there",
+        evidence=owner.line,
+        fix=on(host.name, kill),
+    )  # fmt: skip
+
+
+def ephemeral(case: Case) -> Iterator[Finding]:
+    """Planned ports that the kernel may hand to any outgoing connection."""
+    for host, facts in case.seen():
+        first, last = facts.system.ephemeral
+        exposed = [
+            use for use in case.plan.ports
+            if use.last >= first > 0 and use.first <= last
+            and not any(a <= use.first and use.last <= b for a, b in facts.system.reserved)
+        ]  # fmt: skip
+        if exposed:
+            ports = ",".join(
+                str(u.first) if u.first == u.last else f"{u.first}-{u.last}" for u in exposed
+            )
+            yield Finding(
+                "host.ports-ephemeral", "host", host.name,
+                expected="ports that no other process is given by chance",
+                found=f"{ports} lie in the ephemeral range {first}-{last}",
+                evidence=f"net.ipv4.ip_local_port_range = {first} {last}",
+                fix=on(host.name, f"sysctl -w net.ipv4.ip_local_reserved_ports={ports}"),
+                severity="warning",
+            )  # fmt: skip
+
+
+def _line(text: str, pattern: str) -> str:
+    return next((line for line in text.splitlines() if re.search(pattern, line)), text[:200])
+
+
+CHECKS = (unreachable, not_deployed, clocks, ports_taken, ephemeral)

@@ -1,0 +1,78 @@
+"""The model's files: there, whole, the same everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vllm_cluster.doctor.case import Case
+from vllm_cluster.doctor.finding import Finding, Step
+from vllm_cluster.facts.doctor.model import HostFacts
+from vllm_cluster.plan import HostPlan
+
+
+def weights(case: Case) -> Iterator[Finding]:
+    """Names and sizes of every file; content of those that were touched since they were verified.
+
+    Hashing everything takes minutes; bits that rot without a write are found by the deploy's
+    whole verification alone.
+    """
+    for host, facts in case.deployed():
+        if facts.model.hung:
+            continue
+        if not facts.model.present:
+            yield Finding(
+                "model.missing", "model", host.name,
+                expected=f"{case.plan.model_name} in {case.plan.model_path}",
+                found="no such directory",
+                evidence=f"ls: cannot access '{case.plan.model_path}': No such file or directory",
+                fix=case.run_deploy(),
+            )  # fmt: skip
+            continue
+        yield from _files(case, host, facts)
+
+
+def _files(case: Case, host: HostPlan, facts: HostFacts) -> Iterator[Finding]:
+    expected = case.model_files
+    if expected is None:
+        return
+    found = facts.model.sizes
+    path = case.plan.model_path
+    wrong = [f"{name} is missing" for name in expected if name not in found]
+    wrong += [
+        f"{name} has {found[name]} bytes, not {entry.size_bytes}"
+        for name, entry in expected.items()
+        if name in found and found[name] != entry.size_bytes
+    ]
+    wrong += [f"{name} does not belong to the model" for name in found if name not in expected]
+    if wrong:
+        yield Finding(
+            "model.files", "model", host.name,
+            expected=f"{len(expected)} files as in the manifest",
+            found="; ".join(wrong[:3]) + (f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""),
+            evidence=f"find {path}: {wrong[0]}",
+            fix=case.run_deploy(),
+        )  # fmt: skip
+        return
+    bad = [name for name, digest in facts.model.hashes.items()
+           if name in expected and digest != expected[name].sha256]  # fmt: skip
+    if bad:
+        # The deploy trusts names and sizes; without the damaged file it fetches that one.
+        remove = " ".join(f"{path}/{name}" for name in bad)
+        yield Finding(
+            "model.corrupt", "model", host.name,
+            expected=f"{bad[0]} with SHA-256 {expected[bad[0]].sha256[:16]}…",
+            found=f"{facts.model.hashes[bad[0]][:16]}…: it was written to after it was verified",
+            evidence=f"sha256sum {path}/{bad[0]}: {facts.model.hashes[bad[0]]}",
+            fix=(Step(host.name, f"rm {remove}"), *case.run_deploy()),
+        )  # fmt: skip
+    if case.model_id and facts.model.manifest and facts.model.manifest != case.model_id:
+        yield Finding(
+            "model.other", "model", host.name,
+            expected=f"the model {case.model_id[:16]}",
+            found=f"{facts.model.manifest[:16]}",
+            evidence=f"sha256sum {path}/.vllm-cluster/manifest.json: {facts.model.manifest}",
+            fix=case.run_deploy(),
+        )  # fmt: skip
+
+
+CHECKS = (weights,)

@@ -1,0 +1,189 @@
+"""Ray: the head, every worker, every GPU, one version and one token."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from vllm_cluster.doctor.case import Case
+from vllm_cluster.doctor.finding import Finding, on
+from vllm_cluster.doctor.first_cause import first_cause
+from vllm_cluster.facts.doctor.model import HostFacts, Unit
+from vllm_cluster.plan import paths
+
+_OK = 200
+# From the third restart on it is no longer a start that went wrong once.
+LOOP_RESTARTS = 3
+
+
+def units(case: Case) -> Iterator[Finding]:
+    """The units of Ray: running; where not, what they said last."""
+    for host, facts in case.deployed():
+        for name in ("ray-head", "ray-worker"):
+            unit = facts.unit(f"{name}.service")
+            if name not in host.containers or unit.running:
+                continue
+            if unit.load in {"masked", "not-found"} or unit.file_state == "disabled":
+                continue
+            identity = "ray.head-down" if name == "ray-head" else "ray.worker-down"
+            yield Finding(
+                identity, "ray", host.name,
+                expected=f"{unit.name} running",
+                found=state_words(unit),
+                evidence=first_cause(unit.log) or f"{unit.name}: {unit.active} {unit.sub}",
+                fix=on(host.name, start_command(unit)),
+            )  # fmt: skip
+
+
+def state_words(unit: Unit) -> str:
+    """A unit's state for people."""
+    if unit.result == "start-limit-hit":
+        return f"it gave up after {unit.restarts} restarts"
+    if unit.sub == "auto-restart" or (unit.active == "activating" and unit.restarts):
+        return f"it ends again and again ({unit.restarts} restarts, exit {unit.exit_status})"
+    if unit.active == "activating":
+        return "it is still waiting to start"
+    return f"it is {unit.active} ({unit.result}, exit {unit.exit_status})"
+
+
+def start_command(unit: Unit) -> str:
+    """What starts a unit that is down, whether it was stopped or gave up."""
+    if unit.active == "activating":
+        return f"systemctl restart --no-block {unit.name}"
+    return f"systemctl reset-failed {unit.name}; systemctl start --no-block {unit.name}"
+
+
+def versions(case: Case) -> Iterator[Finding]:
+    """One Ray, one vLLM, one Python to the patch, inside every container: Ray refuses others
+    (https://github.com/ray-project/ray/issues/44063)."""
+    planned = {"ray": case.plan.ray_version, "vllm": case.plan.vllm_version}
+    for host, facts in case.deployed():
+        for name, inside in facts.docker.inside.items():
+            if name not in host.containers:
+                continue
+            for package, version in planned.items():
+                found = inside.packages.get(package, version)
+                if found.split("+")[0] != version:
+                    yield Finding(
+                        "ray.version", "ray", host.name,
+                        expected=f"{package} {version} in {name}, as the description says",
+                        found=found,
+                        evidence=f"{name}: {package}-{found}.dist-info",
+                        fix=case.run_deploy(),
+                        about=tuple(n for n in case.plan.hosts if n != host.name),
+                    )  # fmt: skip
+    pythons = {host.name: python for host, facts in case.deployed() if (python := _python(facts))}
+    usual = Counter(pythons.values()).most_common(1)
+    for name, python in pythons.items():
+        if python != usual[0][0]:
+            yield Finding(
+                "ray.python", "ray", name,
+                expected=f"Python {usual[0][0]}, as on the other hosts",
+                found=python,
+                evidence=f"python{python}",
+                fix=case.run_deploy(),
+            )  # fmt: skip
+
+
+def _python(facts: HostFacts) -> str:
+    return next((i.python for n, i in facts.docker.inside.items() if n.startswith("ray-")), "")
+
+
+def token(case: Case) -> Iterator[Finding]:
+    """The same token everywhere: Ray refuses a worker with another (InvalidAuthToken)."""
+    found = {
+        host.name: facts.secrets[paths.RAY_TOKEN]
+        for host, facts in case.deployed()
+        if paths.RAY_TOKEN in facts.secrets
+    }
+    wanted = case.secrets.get(paths.RAY_TOKEN) or found.get(case.plan.head)
+    for name, digest in found.items():
+        if wanted is not None and digest != wanted:
+            yield Finding(
+                "ray.token", "ray", name,
+                expected="the cluster's Ray token, the same on every host",
+                found="another one",
+                evidence=f"{paths.RAY_TOKEN}: digests differ (salted: {digest}, {wanted})",
+                fix=case.run_deploy(),
+                about=tuple(n for n in case.plan.hosts if n != name),
+            )  # fmt: skip
+
+
+def dashboard(case: Case) -> Iterator[Finding]:
+    """The head's dashboard answers: the GPU count before vLLM's start comes from there."""
+    head = case.head
+    if head is None or case.plan.backend != "ray" or not head.unit("ray-head.service").running:
+        return
+    answer = head.ray.answer
+    if answer.status != _OK:
+        yield Finding(
+            "ray.dashboard", "ray", case.plan.head,
+            expected="the list of Ray's nodes from the dashboard",
+            found=f"HTTP {answer.status}" if answer.status else answer.words,
+            evidence=" ".join(answer.body.split())[:200],
+            fix=on(case.plan.head, "systemctl restart --no-block ray-head.service"),
+        )  # fmt: skip
+
+
+def nodes(case: Case) -> Iterator[Finding]:
+    """Every host of the plan is a living node, with its GPUs, and nobody else is."""
+    head = case.head
+    if head is None or head.ray.answer.status != _OK:
+        return
+    alive = {node.address: node for node in head.ray.nodes if node.alive}
+    for host in case.plan.hosts.values():
+        node = alive.get(host.address)
+        unit = "ray-head.service" if host.role == "head" else "ray-worker.service"
+        restart = f"systemctl restart --no-block {unit}"
+        if node is None:
+            dead = [n.message for n in head.ray.nodes if n.address == host.address and n.message]
+            yield Finding(
+                "ray.node-missing", "ray", host.name,
+                expected=f"{host.name} ({host.address}) alive in Ray's list of nodes",
+                found="dead" if dead else "not there",
+                evidence=" ".join(dead[-1].split())[:300] if dead
+                else f"alive: {', '.join(alive) or 'none'}",
+                fix=on(host.name, restart),
+            )  # fmt: skip
+        elif node.gpus != host.gpus:
+            yield Finding(
+                "ray.gpus", "ray", host.name,
+                expected=f"{host.gpus} GPUs of {host.name} in Ray",
+                found=f"{node.gpus}",
+                evidence=f"node {node.node_id[:12]}: GPU {node.gpus}",
+                fix=on(host.name, restart),
+            )  # fmt: skip
+    planned = {host.address for host in case.plan.hosts.values()}
+    for address in alive.keys() - planned:
+        yield Finding(
+            "ray.node-foreign", "ray", case.plan.head,
+            expected="the plan's hosts alone in Ray",
+            found=f"{address} is a node as well; vLLM may place ranks there",
+            evidence=f"alive: {', '.join(sorted(alive))}",
+            fix=on(case.plan.head, "systemctl restart --no-block ray-head.service"),
+        )  # fmt: skip
+
+
+def raylets(case: Case) -> Iterator[Finding]:
+    """The raylet behind a running unit answers: `ray start --block` may outlive it."""
+    for host, facts in case.deployed():
+        unit = facts.unit("ray-head.service" if host.role == "head" else "ray-worker.service")
+        if case.plan.backend != "ray" or not unit.running:
+            continue
+        since_s = facts.clock_s - unit.active_since_s
+        if facts.raylet.status != _OK and since_s > _GRACE_S:
+            said = facts.raylet.words or re.sub(r"\s+", " ", facts.raylet.body)[:200]
+            yield Finding(
+                "ray.raylet", "ray", host.name,
+                expected="an answer of the raylet's health check",
+                found=f"{unit.name} is active, but its raylet does not answer",
+                evidence=f"GET /api/local_raylet_healthz: {said}",
+                fix=on(host.name, f"systemctl restart --no-block {unit.name}"),
+            )  # fmt: skip
+
+
+# A raylet's agent opens its port some seconds after the process starts.
+_GRACE_S = 20
+
+CHECKS = (units, versions, token, dashboard, nodes, raylets)

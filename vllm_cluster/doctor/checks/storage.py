@@ -1,0 +1,137 @@
+"""Disks and mounts: room, writable, answering."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vllm_cluster.doctor.case import Case
+from vllm_cluster.doctor.finding import Finding, by_hand, on
+from vllm_cluster.facts.doctor.model import Disk, HostFacts
+from vllm_cluster.plan import paths
+
+# Below this Ray and Docker begin to fail in ways that name no disk.
+FULL_BYTES = 2**30
+FEW_INODES = 1000
+WARN_BYTES = 5 * 2**30
+
+
+def full(case: Case) -> Iterator[Finding]:
+    """File systems without room, each told once, with what may go."""
+    for host, facts in case.seen():
+        told: set[str] = set()
+        for disk in facts.disks.values():
+            if not disk.size_bytes or disk.mount in told:
+                continue
+            inodes = bool(disk.inodes) and disk.free_inodes < FEW_INODES
+            if disk.free_bytes < FULL_BYTES or inodes:
+                told.add(disk.mount)
+                yield _full(host.name, facts, disk, inodes=inodes)
+            elif disk.free_bytes < WARN_BYTES:
+                told.add(disk.mount)
+                yield Finding(
+                    "host.disk-low", "host", host.name,
+                    expected=f"room on {disk.mount}, which holds {disk.path}",
+                    found=f"{_gib(disk.free_bytes)} free",
+                    fix=by_hand(f"Free some of {disk.mount} on {host.name} before it is full"),
+                    severity="warning",
+                )  # fmt: skip
+
+
+def _full(host: str, facts: HostFacts, disk: Disk, *, inodes: bool) -> Finding:
+    left = f"{disk.free_inodes} inodes" if inodes else _gib(disk.free_bytes)
+    largest = [line for line in facts.usage if _beneath(line.split("\t")[-1], disk.mount)]
+    return Finding(
+        "host.disk-full", "host", host,
+        expected=f"{_gib(FULL_BYTES)} free on {disk.mount}, which holds {disk.path}",
+        found=f"{left} free of {_gib(disk.size_bytes)}",
+        evidence="; ".join(" ".join(line.split()) for line in largest[-4:]),
+        fix=on(host, _room(facts, disk, largest)),
+    )  # fmt: skip
+
+
+def _beneath(path: str, mount: str) -> bool:
+    return path == mount or path.startswith(mount.rstrip("/") + "/")
+
+
+def _room(facts: HostFacts, disk: Disk, largest: list[str]) -> str:
+    """What frees the most of what is certainly nobody's any more."""
+    rows = (line.split("\t") for line in largest if "\t" in line)
+    candidates = {path: int(size) for size, path in rows}
+    sessions = f"{paths.RAY}/session_"
+    old = sum(size for path, size in candidates.items() if path.startswith(sessions))
+    journal = sum(s for path, s in candidates.items() if path.startswith("/var/log/journal"))
+    if old and old >= journal:
+        return (
+            f"cd {paths.RAY} && keep=$(readlink session_latest | sed 's|.*/||') && "
+            'find . -maxdepth 1 -name "session_2*" ! -name "${keep:-none}" -exec rm -rf {} +'
+        )
+    if journal:
+        return "journalctl --rotate && journalctl --vacuum-size=200M"
+    if disk.mount == "/" or _beneath(facts.docker.root or "/var/lib/docker", disk.mount):
+        return "docker image prune --force && apt-get clean && journalctl --vacuum-size=200M"
+    biggest = max(candidates, key=lambda path: (candidates[path], path.count("/")), default="")
+    return f"rm -r -i {biggest or disk.mount}/*"
+
+
+def read_only(case: Case) -> Iterator[Finding]:
+    """A file system that the kernel, or somebody, made read-only under our state."""
+    for host, facts in case.seen():
+        for path in (paths.STATE, facts.docker.root or "/var/lib/docker", "/var/log"):
+            disk = facts.disks.get(path)
+            mount = next((m for m in reversed(facts.mounts)
+                          if disk is not None and m.target == disk.mount), None)  # fmt: skip
+            if mount is not None and "ro" in mount.options:
+                words = [line for line in facts.kernel_log if "read-only" in line or "I/O" in line]
+                yield Finding(
+                    "host.read-only", "host", host.name,
+                    expected=f"{mount.target} writable, which holds {path}",
+                    found="mounted read-only",
+                    evidence=words[-1] if words else f"mount: {mount.target} {mount.kind} (ro)",
+                    fix=on(host.name, f"mount -o remount,rw {mount.target}"),
+                )  # fmt: skip
+                break
+
+
+def hung(case: Case) -> Iterator[Finding]:
+    """A mount that does not answer: a network share whose server is gone."""
+    for host, facts in case.seen():
+        path = case.plan.weights_directory
+        disk = facts.disks.get(path)
+        if not (disk is not None and disk.hung) and not facts.model.hung:
+            continue
+        mount = next((m for m in reversed(facts.mounts) if _beneath(path, m.target)), None)
+        source = f"{mount.source} ({mount.kind})" if mount else path
+        target = mount.target if mount else path
+        yield Finding(
+            "host.mount-hung", "host", host.name,
+            expected=f"an answer of {target} within 3 s",
+            found=f"none: {source} hangs",
+            evidence="df: no answer",
+            fix=by_hand(f"Bring the server of {source} back, or take the mount away on "
+                        f"{host.name}: umount --force --lazy {target}"),
+        )  # fmt: skip
+
+
+def trouble(case: Case) -> Iterator[Finding]:
+    """Errors of disks in the kernel's log."""
+    for host, facts in case.seen():
+        words = [
+            line for line in facts.kernel_log
+            if ("I/O error" in line or "EXT4-fs error" in line or "nvme" in line)
+        ]  # fmt: skip
+        if words:
+            yield Finding(
+                "host.disk-errors", "host", host.name,
+                expected="a kernel log without errors of disks since the boot",
+                found=f"{len(words)} lines",
+                evidence=words[-1],
+                fix=by_hand(f"Look at the disk (`smartctl -a`, `nvme smart-log`) of {host.name}"),
+                severity="warning",
+            )  # fmt: skip
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**30:.1f} GiB"
+
+
+CHECKS = (full, read_only, hung, trouble)

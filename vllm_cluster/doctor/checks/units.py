@@ -1,0 +1,133 @@
+"""Units as the plan has them: there, loaded, enabled, with the planned command."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from vllm_cluster.doctor.case import Case
+from vllm_cluster.doctor.exec_line import arguments
+from vllm_cluster.doctor.finding import Finding, Plane, Step, on
+from vllm_cluster.facts.doctor.model import Unit
+from vllm_cluster.facts.doctor.script import FIREWALL_UNIT, unit_names
+from vllm_cluster.plan import paths
+from vllm_cluster.plan.containers import CONFIG_LABEL
+
+
+def plane_of(unit: str) -> Plane:
+    """The plane in which a unit of ours works."""
+    if unit == FIREWALL_UNIT:
+        return "security"
+    return "vllm" if unit.startswith("vllm.") else "ray"
+
+
+def installed(case: Case) -> Iterator[Finding]:
+    """Every unit of the plan is there, not masked, enabled, and loaded as it lies on the disk."""
+    for host, facts in case.deployed():
+        for name in unit_names(host):
+            unit, plane = facts.unit(name), plane_of(name)
+            if unit.load == "masked":
+                yield _masked(case, host.name, unit, plane)
+            elif unit.load == "not-found":
+                yield Finding(
+                    f"{plane}.unit-missing", plane, host.name,
+                    expected=name, found="no such unit",
+                    evidence=f"systemctl show {name}: LoadState=not-found",
+                    fix=case.run_deploy(),
+                )  # fmt: skip
+            elif unit.file_state == "disabled":
+                yield Finding(
+                    f"{plane}.disabled", plane, host.name,
+                    expected=f"{name} enabled, so that it starts at every boot",
+                    found="disabled",
+                    evidence=f"systemctl is-enabled {name}: disabled",
+                    fix=on(host.name, f"systemctl enable --now --no-block {name}"),
+                )  # fmt: skip
+            elif unit.need_reload:
+                yield Finding(
+                    f"{plane}.not-loaded", plane, host.name,
+                    expected=f"{name} as it lies on the disk",
+                    found="systemd has not read it since it changed",
+                    evidence=f"systemctl show {name}: NeedDaemonReload=yes",
+                    fix=case.run_deploy(),
+                )  # fmt: skip
+
+
+def _masked(case: Case, host: str, unit: Unit, plane: Plane) -> Finding:
+    # Our units lie in /etc, where a mask takes the file's own place.
+    return Finding(
+        f"{plane}.masked", plane, host,
+        expected=f"{unit.name} free to start",
+        found="it is masked: nothing can start it",
+        evidence=f"systemctl show {unit.name}: LoadState=masked",
+        fix=(Step(host, f"systemctl unmask {unit.name}"), *case.run_deploy()),
+    )  # fmt: skip
+
+
+def commands(case: Case) -> Iterator[Finding]:
+    """The command line of each unit, and what systemd was told beside it."""
+    for host, facts in case.deployed():
+        for name, container in host.containers.items():
+            unit = f"{name}.service"
+            text = facts.contents.get(f"{paths.UNITS}/{unit}", "")
+            found = arguments(text)
+            wanted = container.run()
+            drop_ins = facts.unit(unit).drop_ins
+            differing = _difference(wanted, [w for w in found if CONFIG_LABEL not in w])
+            plane = plane_of(unit)
+            if found and differing:
+                yield Finding(
+                    f"{plane}.unit-changed", plane, host.name,
+                    expected=f"{unit} with {differing[0] or 'nothing more'}",
+                    found=differing[1] or "nothing there",
+                    evidence=f"{paths.UNITS}/{unit}",
+                    fix=case.run_deploy(),
+                )  # fmt: skip
+            elif drop_ins:
+                yield Finding(
+                    f"{plane}.unit-changed", plane, host.name,
+                    expected=f"{unit} as the plan has it",
+                    found=f"changed by {', '.join(drop_ins)}",
+                    evidence=f"systemctl show {unit}: DropInPaths={' '.join(drop_ins)}",
+                    fix=on(host.name, f"rm {' '.join(drop_ins)} && systemctl daemon-reload && "
+                           f"systemctl restart --no-block {unit}"),
+                )  # fmt: skip
+
+
+def _difference(wanted: tuple[str, ...], found: list[str]) -> tuple[str, str] | None:
+    """The first words that differ: what is wanted and what is there."""
+    if list(wanted) == found:
+        return None
+    missing = [word for word in wanted if word not in found]
+    extra = [word for word in found if word not in wanted]
+    return (" ".join(missing[:3]), " ".join(extra[:3])) if missing or extra else ("its order", "")
+
+
+def stale(case: Case) -> Iterator[Finding]:
+    """A running container that was started with another configuration than its unit's."""
+    for host, facts in case.deployed():
+        for name in host.containers:
+            unit = f"{name}.service"
+            running = facts.docker.containers.get(name)
+            wanted = _label(facts.contents.get(f"{paths.UNITS}/{unit}", ""))
+            if running is None or not running.running or not wanted:
+                continue
+            plane = plane_of(unit)
+            label = running.labels.get(CONFIG_LABEL, "")
+            if label == wanted:
+                continue
+            yield Finding(
+                f"{plane}.stale", plane, host.name,
+                expected=f"{name} running with today's configuration",
+                found=f"it runs {label or 'without a label'}, the unit has {wanted}",
+                evidence=f"docker inspect {name}: {CONFIG_LABEL}={label}",
+                fix=on(host.name, f"systemctl restart --no-block {unit}"),
+            )  # fmt: skip
+
+
+def _label(text: str) -> str:
+    match = re.search(rf"--label={re.escape(CONFIG_LABEL)}=([0-9a-f]+)", text)
+    return match[1] if match else ""
+
+
+CHECKS = (installed, commands, stale)

@@ -1,0 +1,118 @@
+"""vLLM: started, healthy, and answering with a token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vllm_cluster.doctor.case import Case
+from vllm_cluster.doctor.checks.ray import start_command, state_words
+from vllm_cluster.doctor.finding import Finding, by_hand, on
+from vllm_cluster.doctor.first_cause import first_cause
+from vllm_cluster.facts.doctor.model import HostFacts, Unit
+from vllm_cluster.facts.doctor.script import COMPLETION_LIMIT_S
+
+_UNIT = "vllm.service"
+_OK, _UNAUTHORIZED = 200, 401
+_RESTART = f"systemctl restart --no-block {_UNIT}"
+
+
+def unit(case: Case) -> Iterator[Finding]:
+    """The unit: running, starting, or down."""
+    head = case.head
+    if head is None or not head.deployed:
+        return
+    found = head.unit(_UNIT)
+    if found.running or found.load in {"masked", "not-found"} or found.file_state == "disabled":
+        return
+    name = case.plan.head
+    if found.active == "activating" and not found.restarts:
+        yield _starting(case, head, found)
+        return
+    yield Finding(
+        "vllm.down", "vllm", name,
+        expected=f"{_UNIT} running",
+        found=state_words(found),
+        evidence=first_cause(found.log) or f"{_UNIT}: {found.active} {found.sub}",
+        fix=on(name, start_command(found)),
+    )  # fmt: skip
+
+
+def _starting(case: Case, head: HostFacts, unit: Unit) -> Finding:
+    if unit.sub == "start-pre":
+        return Finding(
+            "vllm.waiting", "vllm", case.plan.head,
+            expected=f"{case.plan.gpus} GPUs in Ray, for which vLLM waits",
+            found="fewer",
+            evidence=next((line for line in reversed(unit.log) if "waiting for" in line), ""),
+            fix=by_hand("Wait; it starts by itself when every host is there"),
+        )  # fmt: skip
+    since_s = max(0.0, head.clock_s - (unit.started_s or unit.changed_s))
+    return Finding(
+        "vllm.starting", "vllm", case.plan.head,
+        expected="a completion",
+        found=f"vLLM has been loading for {since_s:.0f} s of at most {case.plan.start_timeout_s}",
+        evidence=unit.log[-1] if unit.log else "",
+        fix=by_hand("Wait; the first start compiles and may take long"),
+    )  # fmt: skip
+
+
+def answers(case: Case) -> Iterator[Finding]:
+    """A completion comes back. `/health` and `/v1/models` stay 200 on an engine that hangs."""
+    head = case.head
+    if head is None or not head.unit(_UNIT).running:
+        return
+    name, api = case.plan.head, head.api
+    if api.completion.status == _OK and "completion_tokens" in api.completion.body:
+        return
+    if api.health.status != _OK:
+        yield Finding(
+            "vllm.health", "vllm", name,
+            expected="200 of /health",
+            found=f"{api.health.status}" if api.health.status else api.health.words,
+            evidence=f"GET /health: {api.health.status or api.health.words}",
+            fix=on(name, _RESTART),
+        )  # fmt: skip
+    elif api.completion.status == _UNAUTHORIZED:
+        yield Finding(
+            "vllm.key", "vllm", name,
+            expected="the API to take the key in its file",
+            found="401: it was started with another one",
+            evidence=f"POST /v1/completions: {api.completion.body[:200]}",
+            fix=on(name, _RESTART),
+        )  # fmt: skip
+    elif api.completion.status:
+        yield Finding(
+            "vllm.refuses", "vllm", name,
+            expected="a completion of one token",
+            found=f"HTTP {api.completion.status}",
+            evidence=" ".join(api.completion.body.split())[:300],
+            fix=on(name, _RESTART),
+        )  # fmt: skip
+    else:
+        yield _no_answer(case, head)
+
+
+def _no_answer(case: Case, head: HostFacts) -> Finding:
+    waiting = head.api.metrics.get("vllm:num_requests_waiting", 0)
+    running = head.api.metrics.get("vllm:num_requests_running", 0)
+    busy = f"{running:.0f} requests running, {waiting:.0f} waiting"
+    if waiting > 0:
+        return Finding(
+            "vllm.busy", "vllm", case.plan.head,
+            expected=f"a token within {COMPLETION_LIMIT_S} s",
+            found=f"none yet: {busy}",
+            evidence=f"vllm:num_requests_waiting {waiting:.0f}",
+            fix=by_hand("Run doctor again; if the same number waits for minutes, the engine hangs:"
+                        f" on {case.plan.head}: {_RESTART}"),
+            severity="warning",
+        )  # fmt: skip
+    return Finding(
+        "vllm.hung", "vllm", case.plan.head,
+        expected=f"a token within {COMPLETION_LIMIT_S} s",
+        found=f"none, though /health says 200 ({busy})",
+        evidence=f"POST /v1/completions: {head.api.completion.words}",
+        fix=on(case.plan.head, _RESTART),
+    )  # fmt: skip
+
+
+CHECKS = (unit, answers)

@@ -1,0 +1,79 @@
+"""From a description's file to what is wrong with its cluster."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from vllm_cluster.control.context import Context, context
+from vllm_cluster.doctor.case import Case, Entry
+from vllm_cluster.doctor.causes import ordered
+from vllm_cluster.doctor.checks import findings
+from vllm_cluster.doctor.finding import Finding
+from vllm_cluster.doctor.reach import Look, look
+from vllm_cluster.plan import paths
+
+
+@dataclass(frozen=True)
+class Examination:
+    """Findings, causes first, each with the finding that explains it, and what they rest on."""
+
+    case: Case
+    look: Look
+    findings: tuple[tuple[Finding, Finding | None], ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0 sound, 1 failing, 2 could not look. Warnings are sound."""
+        severities = {finding.severity for finding, _ in self.findings}
+        if not self.look.facts:
+            return 2
+        return 1 if "failing" in severities else 2 if "blind" in severities else 0
+
+
+def examine(file: Path, *, only: tuple[str, ...] = ()) -> Examination:
+    """Look at the cluster of `file` and run every check. Raises DescriptionError."""
+    known = context(file.resolve())
+    found = look(known.cluster, known.plan, only=only)
+    case = case_of(known, found)
+    return Examination(case, found, tuple(ordered(findings(case))))
+
+
+def case_of(known: Context, found: Look) -> Case:
+    """What the checks are given."""
+    description = known.cluster.description
+    file = known.cluster.file
+    return Case(
+        plan=known.plan,
+        facts=found.facts,
+        silent=found.silent,
+        deploy=f"pyinfra -y {shown(file.with_suffix('.py'))} deploys/cluster.py",
+        fabric=description.network.fabric,
+        description=shown(file),
+        model_files={e.path: Entry(e.size_bytes, e.sha256) for e in known.manifest.files},
+        model_id=known.manifest.identity,
+        gpu_model=description.gpu.model,
+        secrets=_digests(known, found.salt),
+        known_hosts=str(known.cluster.local(description.ssh.known_hosts_file))
+        if description.ssh.known_hosts_file
+        else "~/.ssh/known_hosts",
+    )
+
+
+def _digests(known: Context, salt: str) -> dict[str, str]:
+    names = {"ray_token": paths.RAY_TOKEN, "api_key": paths.API_KEY}
+    return {
+        names[name]: hashlib.sha256(f"{salt}{value}".encode()).hexdigest()[:16]
+        for name, value in known.secrets.items()
+        if name in names
+    }
+
+
+def shown(path: Path) -> str:
+    """`path` as a person in the project's folder would type it."""
+    try:
+        return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
+    except ValueError:
+        return str(path)

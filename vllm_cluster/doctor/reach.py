@@ -1,0 +1,176 @@
+"""All hosts asked at once, over OpenSSH with the description's own settings."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import selectors
+import signal
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from vllm_cluster.facts.doctor import HostFacts, parse, script
+from vllm_cluster.plan import HostPlan, Plan
+from vllm_cluster.spec import Cluster
+
+CONNECT_TIMEOUT_S = 6
+# The script's own limits add up to less; beyond this a host counts as not answering.
+ANSWER_TIMEOUT_S = 40
+_SSH_FAILED = 255
+
+
+@dataclass(frozen=True)
+class Silence:
+    """A host that could not be looked at, in ssh's own words."""
+
+    name: str
+    words: str
+    command: str
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What one command on one host said."""
+
+    code: int
+    out: str
+    err: str
+    arrived_s: float | None = None
+
+
+def ssh_argv(cluster: Cluster, host: HostPlan) -> list[str]:
+    """`ssh … HOST`, to which a command is added."""
+    ssh = cluster.description.ssh
+    argv = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}"]
+    argv += ["-o", f"StrictHostKeyChecking={ssh.host_keys}", "-o", "LogLevel=ERROR"]
+    # A host that dies in the middle must not keep doctor waiting.
+    argv += ["-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=2"]
+    if ssh.config_file:
+        argv += ["-F", str(cluster.local(ssh.config_file))]
+    if ssh.known_hosts_file:
+        argv += ["-o", f"UserKnownHostsFile={cluster.local(ssh.known_hosts_file)}"]
+    if ssh.key:
+        argv += ["-i", str(cluster.local(ssh.key))]
+    return [*argv, "-p", str(ssh.port), "-l", ssh.user, host.ssh]
+
+
+def root_command(cluster: Cluster, command: str) -> str:
+    """`command` as root on the host, for a user that may `sudo -n`."""
+    return command if cluster.description.ssh.user == "root" else f"sudo -n {command}"
+
+
+def run(argv: list[str], stdin: str, timeout_s: float) -> Reply:
+    """Run `argv`, feed it `stdin`, note when the first line came. Never raises for a failure."""
+    process = subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        start_new_session=True,  # ssh may have a ProxyCommand of its own, which ends with it
+    )  # fmt: skip
+    try:
+        out, err, arrived_s = _converse(process, stdin.encode(), time.monotonic() + timeout_s)
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return Reply(_SSH_FAILED, "", f"no answer within {timeout_s:.0f} s")
+    return Reply(process.wait(), out.decode("utf-8", "replace"), err.decode("utf-8", "replace"),
+                 arrived_s)  # fmt: skip
+
+
+def _converse(
+    process: subprocess.Popen[bytes], data: bytes, end_s: float
+) -> tuple[bytes, bytes, float | None]:
+    """Write and read at once until both outputs end. Raises TimeoutError."""
+    assert process.stdin is not None  # noqa: S101
+    assert process.stdout is not None  # noqa: S101
+    assert process.stderr is not None  # noqa: S101
+    streams = {process.stdout: bytearray(), process.stderr: bytearray()}
+    arrived_s: float | None = None
+    with selectors.DefaultSelector() as selector:
+        os.set_blocking(process.stdin.fileno(), False)
+        selector.register(process.stdin, selectors.EVENT_WRITE)
+        for stream in streams:
+            selector.register(stream, selectors.EVENT_READ)
+        while selector.get_map():
+            ready = selector.select(max(0.0, end_s - time.monotonic()))
+            if not ready and time.monotonic() >= end_s:
+                raise TimeoutError
+            for key, _ in ready:
+                if key.fileobj is process.stdin:
+                    data = _write(process, selector, data)
+                    continue
+                chunk = os.read(key.fd, 65536)
+                if not chunk:
+                    selector.unregister(key.fileobj)
+                elif key.fileobj is process.stdout:
+                    arrived_s = arrived_s or time.time()
+                    streams[process.stdout] += chunk
+                else:
+                    streams[process.stderr] += chunk
+    return bytes(streams[process.stdout]), bytes(streams[process.stderr]), arrived_s
+
+
+def _write(
+    process: subprocess.Popen[bytes], selector: selectors.BaseSelector, data: bytes
+) -> bytes:
+    assert process.stdin is not None  # noqa: S101
+    try:
+        data = data[os.write(process.stdin.fileno(), data[:65536]) :]
+    except BlockingIOError:
+        return data
+    except BrokenPipeError:
+        data = b""
+    if not data:
+        selector.unregister(process.stdin)
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+    return data
+
+
+def everywhere(
+    cluster: Cluster, hosts: list[HostPlan], scripts: dict[str, str], timeout_s: float
+) -> dict[str, Reply]:
+    """Run each host's bash script as root, on all hosts at once."""
+
+    def one(host: HostPlan) -> Reply:
+        argv = [*ssh_argv(cluster, host), root_command(cluster, "bash -s")]
+        return run(argv, scripts[host.name], timeout_s)
+
+    with ThreadPoolExecutor(max_workers=max(1, len(hosts))) as pool:
+        replies = pool.map(one, hosts)
+        return {host.name: reply for host, reply in zip(hosts, replies, strict=True)}
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a look at the cluster brought: facts of the hosts that answered, and the silent ones."""
+
+    facts: dict[str, HostFacts]
+    silent: dict[str, Silence]
+    raw: dict[str, str]
+    salt: str = ""
+    seconds: float = 0.0
+
+
+def look(cluster: Cluster, plan: Plan, *, only: tuple[str, ...] = (), log_lines: int = 0) -> Look:
+    """Look at `only` these hosts (default: all) in one round trip each."""
+    began_s = time.monotonic()
+    hosts = [host for host in plan.hosts.values() if not only or host.name in only]
+    salt = secrets.token_hex(16)
+    scripts = {h.name: script(plan, h, salt=salt, log_lines=log_lines) for h in hosts}
+    replies = everywhere(cluster, hosts, scripts, ANSWER_TIMEOUT_S)
+    facts: dict[str, HostFacts] = {}
+    silent: dict[str, Silence] = {}
+    for host in hosts:
+        reply = replies[host.name]
+        found = parse(host.name, reply.out, arrived_s=reply.arrived_s)
+        if reply.arrived_s is not None and found.clock_s:
+            facts[host.name] = found
+        else:
+            words = reply.err.strip() or reply.out.strip()[:300] or f"ssh ended with {reply.code}"
+            command = " ".join(ssh_argv(cluster, host))
+            silent[host.name] = Silence(host.name, words, command)
+    raw = {name: reply.out for name, reply in replies.items()}
+    return Look(facts, silent, raw, salt, time.monotonic() - began_s)

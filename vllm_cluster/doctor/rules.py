@@ -1,0 +1,131 @@
+"""Which rule of `nft -a list ruleset` stops a connection, and what takes it away."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
+
+OUR_TABLE = "inet vllm_cluster"
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """A rule, or a chain's policy, that stops packets; `fix` is one nft command."""
+
+    text: str
+    fix: str
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One line of a chain. `hook`: input where the chain is a base chain of that hook."""
+
+    table: str
+    chain: str
+    hook: str
+    policy: str
+    text: str
+    handle: str
+
+
+def rules(ruleset: str) -> Iterator[Rule]:
+    """Rules of all tables, in order; a chain itself comes first, as a rule without text."""
+    table = chain = hook = policy = ""
+    for raw in ruleset.splitlines():
+        line = raw.strip()
+        if match := re.match(r"table (\S+ \S+) \{", line):
+            table = match[1]
+        elif match := re.match(r"chain (\S+) \{", line):
+            chain, hook, policy = match[1], "", "accept"
+        elif line.startswith("type "):
+            hooked, declared = re.search(r"hook (\w+)", line), re.search(r"policy (\w+)", line)
+            hook = hooked[1] if hooked else ""
+            policy = declared[1] if declared else "accept"
+            yield Rule(table, chain, hook, policy, "", "")
+        elif line == "}":
+            chain = ""
+        elif chain and line:
+            text, _, handle = line.partition(" # handle ")
+            yield Rule(table, chain, hook, policy, text, handle)
+
+
+def blocking(ruleset: str, source: str, ports: list[int], hosts: list[str]) -> Blocking | None:
+    """What stops TCP from `source` to one of `ports` in this ruleset; None where nothing does.
+
+    Reads base chains of the input hook and the chains they jump to, first match wins, rule by
+    rule as far as addresses and ports go. Our own table is left out: the deploy mends that.
+    """
+    every = list(rules(ruleset))
+    bases = {(r.table, r.chain): r.policy for r in every if r.hook == "input" and not r.text}
+    for (table, chain), policy in bases.items():
+        if table == OUR_TABLE:
+            continue
+        verdict = _verdict(every, (table, chain), source, ports)
+        if isinstance(verdict, Rule):
+            fix = f"nft delete rule {table} {verdict.chain} handle {verdict.handle}"
+            return Blocking(f"table {table}, chain {verdict.chain}: {verdict.text}", fix)
+        if verdict == "" and policy == "drop":
+            allowed = f"ip saddr {{ {', '.join(hosts)} }} accept"
+            fix = f"nft 'insert rule {table} {chain} {allowed}'"
+            return Blocking(f"table {table}, chain {chain}: policy drop", fix)
+    return None
+
+
+def _verdict(
+    every: list[Rule], place: tuple[str, str], source: str, ports: list[int], deep: int = 0
+) -> Rule | str:
+    """The rule that stops it, "accept", or empty where the chain's end is reached."""
+    for rule in every:
+        if (rule.table, rule.chain) != place or not rule.text:
+            continue
+        if not _matches(rule.text, source, ports):
+            continue
+        if re.search(r"\b(drop|reject)\b", rule.text):
+            return rule
+        if re.search(r"\baccept\b", rule.text):
+            return "accept"
+        jump = re.search(r"\b(?:jump|goto) (\S+)", rule.text)
+        if jump and deep < 8:
+            verdict = _verdict(every, (place[0], jump[1]), source, ports, deep + 1)
+            if verdict:
+                return verdict
+    return ""
+
+
+def _matches(text: str, source: str, ports: list[int]) -> bool:
+    """Whether a new TCP connection over the fabric meets the rule, as far as we understand it."""
+    text = re.sub(r'comment "[^"]*"', "", text)
+    if re.search(r'iifname "lo"|iif "?lo"?|established|related|ct state invalid|icmp|udp', text):
+        return False
+    if match := re.search(r"ip saddr (!= )?(\{[^}]*\}|\S+)", text):
+        inside = any(_holds(part, source) for part in _parts(match[2]))
+        if inside == bool(match[1]):
+            return False
+    if match := re.search(r"(?:tcp|th) dport (!= )?(\{[^}]*\}|\S+)", text):
+        inside = any(_in_range(part, port) for part in _parts(match[2]) for port in ports)
+        if inside == bool(match[1]):
+            return False
+    elif "sport" in text or re.search(r"meta l4proto \{? ?(1|58|17|\"?udp)", text):
+        return False
+    return True
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.strip("{} ").split(",") if part.strip()]
+
+
+def _holds(network: str, address: str) -> bool:
+    try:
+        if "-" in network:
+            first, last = (IPv4Address(part) for part in network.split("-"))
+            return first <= IPv4Address(address) <= last
+        return IPv4Address(address) in IPv4Network(network, strict=False)
+    except ValueError:
+        return False  # a named set, or IPv6
+
+
+def _in_range(text: str, port: int) -> bool:
+    first, _, last = text.partition("-")
+    return first.isdigit() and int(first) <= port <= int(last or first)

@@ -1,0 +1,84 @@
+system() {
+  begin system
+  echo "hostname $(</proc/sys/kernel/hostname)"
+  echo "kernel $(</proc/sys/kernel/osrelease)"
+  echo "boot $(</proc/sys/kernel/random/boot_id)"
+  echo "uptime $(</proc/uptime)"
+  echo "cpus $(nproc)"
+  echo "ports $(</proc/sys/net/ipv4/ip_local_port_range)"
+  echo "reserved $(</proc/sys/net/ipv4/ip_local_reserved_ports)"
+  grep -E '^(ID|VERSION_ID|PRETTY_NAME)=' /etc/os-release | tr -d '"' | tr = ' '
+  [ ! -e /run/reboot-required ] || echo "reboot required"
+  grep -E '^(MemTotal|MemAvailable|SwapTotal|SwapFree):' /proc/meminfo
+}
+
+disk() { df -B1 --output=target,fstype,size,avail,itotal,iavail "$@" 2>&1 | tail -n +2; }
+
+# The nearest directory that exists: before the first deploy ours do not.
+nearest() {
+  local path=$1
+  while [ ! -e "$path" ]; do path=${path%/*}; [ -n "$path" ] || path=/; done
+  echo "$path"
+}
+
+weights_disk() {
+  local path=$weights
+  while [ ! -e "$path" ]; do path=${path%/*}; [ -n "$path" ] || path=/; done
+  df -B1 --output=target,fstype,size,avail,itotal,iavail "$path" 2>&1 | tail -n +2
+}
+
+# What is largest on a file system that is full: directories, three levels down.
+largest() {
+  du -x -B1 --max-depth=3 "$1" 2>/dev/null | sort -n | tail -n 40
+}
+
+disks() {
+  local path line full=()
+  for path in / "$state" "$docker_root" /var/log; do
+    begin disk "$path"
+    line=$(disk "$(nearest "$path")")
+    echo "$line"
+    local target _ avail inodes free
+    read -r target _ _ avail inodes free <<<"$line"
+    if [ "$avail" -lt $((1 << 30)) ] || { [ "$inodes" -gt 0 ] && [ "$free" -lt 1000 ]; }; then
+      full+=("$target")
+    fi 2>/dev/null
+  done
+  if [ ${#full[@]} -gt 0 ]; then
+    begin usage
+    while IFS= read -r path; do within 6 largest "$path"; done < <(printf '%s\n' "${full[@]}" | sort -u)
+  fi
+  begin mounts
+  cat /proc/self/mountinfo
+  begin fstab
+  grep -vE '^[[:space:]]*(#|$)' /etc/fstab 2>/dev/null
+}
+
+units_state() {
+  begin units
+  systemctl show --timestamp=unix --property="Id,LoadState,ActiveState,SubState,UnitFileState,\
+NeedDaemonReload,Result,ExecMainStatus,ExecMainCode,NRestarts,ActiveEnterTimestamp,\
+ExecMainStartTimestamp,InactiveExitTimestamp,StateChangeTimestamp,FragmentPath,DropInPaths,StatusText" "${units[@]}" 2>&1
+}
+
+kernel_log() {
+  begin kernel
+  timeout 4 journalctl --dmesg --boot --lines=5000 --no-pager --output=short-unix 2>/dev/null |
+    grep -E 'Out of memory|oom-kill|NVRM: Xid|I/O error|EXT4-fs error|nvme.*(timeout|reset)|Remounting filesystem read-only' |
+    tail -n 40
+}
+
+# Last words of every unit that does not run as it should.
+unit_logs() {
+  local unit state restarts
+  for unit in "${ours[@]}"; do
+    state=$(systemctl show --property=ActiveState,SubState,NRestarts --value "$unit" | tr '\n' ' ')
+    restarts=${state##* 0 }
+    case $state in
+      *"active running"* | *"active exited"* | "active "*) [ "$log_lines" -gt 0 ] || [ -n "$restarts" ] || continue ;;
+    esac
+    begin journal "$unit"
+    timeout 5 journalctl --boot --unit="$unit" --lines="$((log_lines > 40 ? log_lines : 40))" \
+      --no-pager --output=short-unix 2>/dev/null
+  done
+}

@@ -1,0 +1,28 @@
+our_files() {
+  local path
+  begin files
+  for path in "${files[@]}" "${secrets[@]}" "$secrets_directory"; do
+    if [ -e "$path" ]; then stat -c '%a %U %G %s %Z %F|%n' "$path"; else echo "absent|$path"; fi
+  done
+  begin secrets
+  for path in "${secrets[@]}"; do
+    if [ -f "$path" ]; then
+      # Equal or not is all that is to be known, so a digest with this run's own salt.
+      echo "$(printf '%s' "$salt$(<"$path")" | sha256sum | cut -c1-16) $path"
+    fi
+  done
+  for path in "${shown_files[@]}"; do show_file "$path"; done
+}
+
+# Names and sizes; content only of files that were touched after the manifest was written.
+model() {
+  begin model
+  if ! cd "$model_path" 2>/dev/null; then echo "absent"; return; fi
+  find . -path ./.vllm-cluster -prune -o -not -type d -printf 'entry %y %s %P\n'
+  local manifest=.vllm-cluster/manifest.json
+  if [ -f "$manifest" ]; then
+    echo "manifest $(sha256sum "$manifest" | cut -c1-64)"
+    find . -path ./.vllm-cluster -prune -o -type f -newercm "$manifest" -print0 |
+      xargs -0 -r sha256sum | sed 's|^\([0-9a-f]*\) [ *]\./|hash \1 |'
+  fi
+}

@@ -1,0 +1,15 @@
+gpu() {
+  begin gpu-driver
+  cat /sys/module/nvidia/version 2>/dev/null | sed 's/^/loaded /'
+  ls -d /dev/nvidia* 2>/dev/null | sed 's/^/device /'
+  dpkg-query --show --showformat='package ${Package} ${Version} ${db:Status-Status}\n' \
+    'nvidia-*' 'libnvidia-*' 'cuda-drivers*' 'datacenter-gpu-manager*' 2>/dev/null
+  apt-mark showhold 2>/dev/null | sed 's/^/held /'
+  grep -hoE 'lib(cuda|nvidia-ml)\.so\.[0-9.]+' /etc/cdi/*.yaml /var/run/cdi/*.yaml 2>/dev/null |
+    sort -u | sed 's/^/cdi /'
+  begin nvidia-smi
+  if have nvidia-smi; then timeout 20 nvidia-smi -q -x 2>&1; else echo "no nvidia-smi"; fi
+  begin topology
+  have nvidia-smi && timeout 10 nvidia-smi topo -m 2>&1
+  if have dcgmi; then begin dcgmi-health; timeout 8 dcgmi health --group 0 --check --json 2>&1; fi
+}

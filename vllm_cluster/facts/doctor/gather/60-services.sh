@@ -1,0 +1,36 @@
+# HTTP by hand: METHOD ADDRESS PORT PATH BODY FILE-OF-THE-KEY. The key is read here, so that it is
+# on no command line. The answer follows as it comes, headers included.
+ask() {
+  local key=
+  if [ -n "$6" ] && [ -r "$6" ]; then key="Authorization: Bearer $(<"$6")"$'\r\n'; fi
+  exec 3<>"/dev/tcp/$2/$3" || return 7
+  printf '%s %s HTTP/1.0\r\nHost: %s\r\n%sContent-Type: application/json\r\nContent-Length: %s\r\n\r\n%s' \
+    "$1" "$4" "$2" "$key" "${#5}" "$5" >&3
+  cat <&3
+  echo
+}
+
+ray_node() {
+  begin raylet
+  within 3 ask GET "$address" "$agent_port" /api/local_raylet_healthz '' ''
+}
+
+ray_head() {
+  begin ray-nodes
+  within 6 ask GET 127.0.0.1 "$dashboard_port" '/api/v0/nodes?detail=1&limit=10000' '' "$token_file"
+}
+
+api_quick() {
+  begin api-health
+  within 4 ask GET 127.0.0.1 "$api_port" /health '' ''
+  begin api-metrics
+  within 4 ask GET 127.0.0.1 "$api_port" /metrics '' '' |
+    grep -E '^HTTP|^[^#]*(vllm:(num_requests|kv_cache_usage|generation_tokens|prompt_tokens|num_preemptions|request_success)|process_start_time)|^'"$mark"
+}
+
+api_completion() {
+  begin api-completion
+  within "$completion_limit" ask POST 127.0.0.1 "$api_port" /v1/completions "$completion_body" "$api_key_file"
+  begin api-keyless
+  within 4 ask GET 127.0.0.1 "$api_port" /v1/models '' '' | head -n 1
+}

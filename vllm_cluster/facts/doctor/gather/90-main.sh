@@ -1,0 +1,37 @@
+main() {
+  begin clock "$EPOCHREALTIME"
+  if [ "$(id -u)" -ne 0 ]; then begin not-root; id; return; fi
+  start peers all_peers
+  start docker docker_state
+  start model within 25 model
+  start weights within 3 weights_disk
+  if [ "$accelerator" = nvidia ]; then start gpu gpu; fi
+  if [ "$role" = head ]; then
+    start completion api_completion
+    start quick api_quick
+    if [ "$ray" = yes ]; then start nodes ray_head; fi
+  fi
+  if [ "$ray" = yes ]; then start raylet ray_node; fi
+  system
+  disks
+  units_state
+  cards
+  names
+  firewall
+  our_files
+  kernel_log
+  unit_logs
+  begin disk "$weights"
+  collect weights
+  collect docker
+  collect model
+  collect peers
+  if [ "$accelerator" = nvidia ]; then collect gpu; fi
+  if [ "$role" = head ]; then
+    if [ "$ray" = yes ]; then collect nodes; fi
+    collect quick
+    collect completion
+  fi
+  if [ "$ray" = yes ]; then collect raylet; fi
+  begin end
+}

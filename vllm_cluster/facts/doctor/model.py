@@ -1,0 +1,296 @@
+"""What is known of a host. Frozen values; None or empty where the host did not say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from vllm_cluster.facts.doctor.gpu_model import Gpus, RdmaPort
+
+
+@dataclass(frozen=True)
+class System:
+    """The machine and its kernel. Sizes in bytes, times in seconds."""
+
+    hostname: str = ""
+    kernel: str = ""
+    os: str = ""
+    boot_id: str = ""
+    uptime_s: float = 0.0
+    cpus: int = 0
+    memory_bytes: int = 0
+    available_bytes: int = 0
+    ephemeral: tuple[int, int] = (0, 0)
+    reserved: tuple[tuple[int, int], ...] = ()
+    reboot_required: bool = False
+
+
+@dataclass(frozen=True)
+class Disk:
+    """The file system that holds `path`. `error` where `df` had no answer."""
+
+    path: str
+    mount: str = ""
+    kind: str = ""
+    size_bytes: int = 0
+    free_bytes: int = 0
+    inodes: int = 0
+    free_inodes: int = 0
+    hung: bool = False
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A line of /proc/self/mountinfo."""
+
+    target: str
+    kind: str
+    source: str
+    options: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A unit of systemd. Times are seconds since the epoch, 0 where never."""
+
+    name: str
+    load: str = ""
+    active: str = ""
+    sub: str = ""
+    file_state: str = ""
+    need_reload: bool = False
+    result: str = ""
+    exit_status: int = 0
+    restarts: int = 0
+    active_since_s: float = 0.0
+    started_s: float = 0.0
+    changed_s: float = 0.0
+    drop_ins: tuple[str, ...] = ()
+    log: tuple[str, ...] = ()
+
+    @property
+    def running(self) -> bool:
+        """Active, as systemd counts it."""
+        return self.active == "active"
+
+
+@dataclass(frozen=True)
+class Link:
+    """A network card. Flags as `ip link` shows them: UP (switched on), LOWER_UP (cable)."""
+
+    name: str
+    mtu: int = 0
+    flags: frozenset[str] = frozenset()
+    speed_mbit: int = 0
+
+
+@dataclass(frozen=True)
+class Peer:
+    """How another host is reached from here.
+
+    `ping`: full (a packet of `mtu` bytes, not fragmented, came back), small (only a small one
+    did), none, or empty where there is no ping. `ports`: port -> open, dropped, or the words of
+    the failure, such as "Connection refused".
+    """
+
+    name: str
+    device: str = ""
+    source: str = ""
+    ping: str = ""
+    mtu: int = 0
+    rtt_ms: float | None = None
+    words: str = ""
+    ports: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def reached(self) -> bool:
+        """Something came back."""
+        answered = any(a in {"open", "Connection refused"} for a in self.ports.values())
+        return self.ping in {"full", "small"} or answered
+
+
+@dataclass(frozen=True)
+class Listener:
+    """A listening TCP socket."""
+
+    address: str
+    port: int
+    process: str = ""
+    pid: int = 0
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who listens on a planned port. `ours`: a process of one of the cluster's containers."""
+
+    port: int
+    pid: int
+    command: str
+    ours: bool
+    unit: str = ""
+    container: str = ""
+    line: str = ""
+
+
+@dataclass(frozen=True)
+class Container:
+    """A container as Docker describes it."""
+
+    name: str
+    id: str = ""
+    image: str = ""
+    running: bool = False
+    status: str = ""
+    oom_killed: bool = False
+    exit_code: int = 0
+    restart: str = ""
+    network: str = ""
+    published: tuple[str, ...] = ()
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Inside:
+    """A running container as its first process has it. Sizes in bytes; -1 is unlimited."""
+
+    name: str
+    shm_bytes: int = 0
+    shm_free_bytes: int = 0
+    limits: dict[str, int] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    packages: dict[str, str] = field(default_factory=dict)
+    python: str = ""
+    rdma_devices: tuple[str, ...] = ()
+    namespace: str = ""
+
+
+@dataclass(frozen=True)
+class Docker:
+    """The daemon. `error` are its client's words where it did not answer."""
+
+    installed: bool = True
+    error: str = ""
+    version: str = ""
+    root: str = ""
+    cgroup_driver: str = ""
+    runtimes: tuple[str, ...] = ()
+    log_driver: str = ""
+    live_restore: bool = False
+    image_id: str = ""
+    image_error: str = ""
+    containers: dict[str, Container] = field(default_factory=dict)
+    inside: dict[str, Inside] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of ours: mode as octal text; `changed_s` is its ctime."""
+
+    path: str
+    mode: str
+    user: str
+    group: str
+    size_bytes: int
+    changed_s: float
+    kind: str
+
+
+@dataclass(frozen=True)
+class Model:
+    """The model's directory: names to sizes, the manifest's digest, and what was touched since.
+
+    `kinds` holds what is no plain file. `hashes`: SHA-256 of files that changed after the
+    manifest was written.
+    """
+
+    present: bool = False
+    hung: bool = False
+    sizes: dict[str, int] = field(default_factory=dict)
+    kinds: dict[str, str] = field(default_factory=dict)
+    manifest: str = ""
+    hashes: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer over HTTP. `status` 0: none; then `words` says why."""
+
+    status: int = 0
+    body: str = ""
+    words: str = ""
+    timed_out: bool = False
+
+
+@dataclass(frozen=True)
+class RayNode:
+    """A node as the head lists it."""
+
+    node_id: str
+    address: str
+    alive: bool
+    gpus: int
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Ray:
+    """What the head's dashboard says; None where this host is no head or it did not answer."""
+
+    answer: Answer = Answer()
+    nodes: tuple[RayNode, ...] = ()
+
+
+@dataclass(frozen=True)
+class Api:
+    """vLLM's API as its own host sees it."""
+
+    health: Answer = Answer()
+    completion: Answer = Answer()
+    keyless_status: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """Everything that one round trip brought back from one host."""
+
+    name: str
+    root: bool = True
+    complete: bool = True
+    clock_s: float = 0.0
+    clock_offset_s: float | None = None
+    system: System = System()
+    disks: dict[str, Disk] = field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
+    fstab: tuple[str, ...] = ()
+    units: dict[str, Unit] = field(default_factory=dict)
+    kernel_log: tuple[str, ...] = ()
+    links: dict[str, Link] = field(default_factory=dict)
+    addresses: dict[str, str] = field(default_factory=dict)
+    names: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    cloud_init: tuple[str, ...] = ()
+    peers: dict[str, Peer] = field(default_factory=dict)
+    listeners: tuple[Listener, ...] = ()
+    owners: tuple[Owner, ...] = ()
+    usage: tuple[str, ...] = ()
+    prefixes: dict[str, int] = field(default_factory=dict)
+    nft: str = ""
+    docker: Docker = Docker()
+    files: dict[str, File] = field(default_factory=dict)
+    contents: dict[str, str] = field(default_factory=dict)
+    secrets: dict[str, str] = field(default_factory=dict)
+    model: Model = Model()
+    gpus: Gpus = field(default_factory=Gpus)
+    rdma: tuple[RdmaPort, ...] = ()
+    raylet: Answer = Answer()
+    ray: Ray = Ray()
+    api: Api = Api()
+
+    def unit(self, name: str) -> Unit:
+        """The unit of that name; one that is not known where systemd said nothing."""
+        return self.units.get(name, Unit(name, load="not-found", active="inactive"))
+
+    @property
+    def deployed(self) -> bool:
+        """Whether a deploy has written its files here."""
+        return any(path.startswith("/etc/vllm-cluster/") for path in self.files)

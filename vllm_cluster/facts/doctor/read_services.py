@@ -1,0 +1,65 @@
+"""Answers of Ray's dashboard and agents and of vLLM."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from vllm_cluster.facts.doctor.model import Answer, Api, Ray, RayNode
+from vllm_cluster.facts.doctor.sections import Section, Sections
+
+_METRIC = re.compile(r"^(vllm:\w+|process_start_time_seconds)(?:\{[^}]*\})? ([-+.\deE]+|NaN)$")
+
+
+def answer(section: Section) -> Answer:
+    """An HTTP answer as it came over the wire; bash's words where none came."""
+    text = section.text
+    status = re.match(r"HTTP/1\.[01] (\d{3})", text)
+    if status is None:
+        words = text.strip().splitlines()[-1:] or [""]
+        said = re.sub(r"^\w+: (line \d+: )?(/dev/tcp/)?", "", words[0])
+        return Answer(words=said or "no answer", timed_out=section.timed_out)
+    _, _, body = text.replace("\r\n", "\n").partition("\n\n")
+    return Answer(int(status[1]), body.strip(), timed_out=section.timed_out)
+
+
+def ray(sections: Sections) -> Ray:
+    """Nodes of `/api/v0/nodes` (Ray's state API, 2.54 to 2.60)."""
+    found = answer(sections.one("ray-nodes"))
+    try:
+        rows = json.loads(found.body)["data"]["result"]["result"]
+    except (json.JSONDecodeError, KeyError, TypeError):
+        return Ray(found)
+    return Ray(found, tuple(_node(row) for row in rows))
+
+
+def _node(row: dict[str, Any]) -> RayNode:
+    return RayNode(
+        node_id=str(row.get("node_id", "")),
+        address=str(row.get("node_ip", "")),
+        alive=row.get("state") == "ALIVE",
+        gpus=round((row.get("resources_total") or {}).get("GPU", 0)),
+        message=str(row.get("state_message") or ""),
+    )
+
+
+def api(sections: Sections) -> Api:
+    """What vLLM answers on its own host."""
+    keyless = answer(sections.one("api-keyless"))
+    return Api(
+        health=answer(sections.one("api-health")),
+        completion=answer(sections.one("api-completion")),
+        keyless_status=keyless.status,
+        metrics=metrics(sections.one("api-metrics").lines),
+    )
+
+
+def metrics(lines: tuple[str, ...]) -> dict[str, float]:
+    """Prometheus lines to sums over their labels; vLLM has one series for each engine."""
+    found: dict[str, float] = {}
+    for line in lines:
+        match = _METRIC.match(line.strip())
+        if match and match[2] != "NaN":
+            found[match[1]] = found.get(match[1], 0.0) + float(match[2])
+    return found

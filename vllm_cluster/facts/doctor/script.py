@@ -1,0 +1,115 @@
+"""The script that reads a host: values of the plan, then the files of gather/."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable
+from functools import cache
+from importlib.resources import files as resources
+
+from vllm_cluster.plan import HostPlan, Plan, paths
+
+FIREWALL_UNIT = "vllm-cluster-firewall.service"
+# Where nobody listens: "refused" proves that the hosts' firewalls let the data plane's ephemeral
+# ports through, "dropped" that one does not.
+UNUSED_PORT = 47991
+MARK = "@@vllm-cluster"
+COMPLETION_LIMIT_S = 10
+SYSTEM_UNITS = (
+    "docker.service", "containerd.service", "nftables.service", "ufw.service",
+    "firewalld.service", "chrony.service", "chronyd.service", "systemd-timesyncd.service",
+    "ntpsec.service", "unattended-upgrades.service", "nvidia-persistenced.service",
+    "nvidia-fabricmanager.service",
+)  # fmt: skip
+DAEMON_JSON = "/etc/docker/daemon.json"
+
+
+def script(plan: Plan, host: HostPlan, *, salt: str, log_lines: int = 0) -> str:
+    """Bash that prints all that doctor wants to know of `host`, as root, and changes nothing.
+
+    `salt` makes the digests of secrets good for comparing within one run only. `log_lines`: how
+    much of the units' journals to bring beside that of failing ones.
+    """
+    values = "\n".join(_values(plan, host, salt, log_lines))
+    return f"{values}\nvalues={shlex.quote(values)}\n{_program()}\nmain </dev/null\n"
+
+
+def port(plan: Plan, name: str) -> int:
+    """The first port of the plan that is used for `name`; 0 where the plan has none."""
+    return next((use.first for use in plan.ports if use.name == name), 0)
+
+
+def peer_ports(plan: Plan, peer: HostPlan) -> list[int]:
+    """The ports by which a peer is tried."""
+    if plan.backend != "ray":
+        return [UNUSED_PORT]
+    gcs = [port(plan, "ray gcs")] if peer.name == plan.head else []
+    return [*gcs, port(plan, "ray node manager"), UNUSED_PORT]
+
+
+def unit_names(host: HostPlan) -> list[str]:
+    """The units that the deploy makes on `host`."""
+    return [FIREWALL_UNIT, *(f"{unit}.service" for unit in host.units)]
+
+
+def _values(plan: Plan, host: HostPlan, salt: str, log_lines: int) -> list[str]:
+    ours = unit_names(host)
+    peers = [
+        f"{peer.name} {peer.address} {' '.join(map(str, peer_ports(plan, peer)))}"
+        for peer in plan.hosts.values()
+        if peer.name != host.name
+    ]
+    secrets = [paths.RAY_TOKEN] if plan.backend == "ray" else []
+    if host.role == "head" and plan.api_key:
+        secrets.append(paths.API_KEY)
+    units = [f"{paths.UNITS}/{unit}" for unit in ours]
+    shown = ["/etc/hosts", DAEMON_JSON, paths.ENVIRONMENT, *units]
+    body = {"model": plan.model_name, "prompt": "Hello", "max_tokens": 1, "temperature": 0}
+    return [
+        _array("peers", peers),
+        _array("units", [*ours, *SYSTEM_UNITS]),
+        _array("ours", ours),
+        _array("containers", host.containers),
+        _array("files", [paths.ENVIRONMENT, paths.FIREWALL, *units]),
+        _array("secrets", secrets),
+        _array("shown_files", shown),
+        _array("planned_ports", [f"{use.first}-{use.last}" for use in plan.ports]),
+        *(
+            f"{name}={shlex.quote(str(value))}"
+            for name, value in {
+                "mark": MARK,
+                "self": f"{host.name} {host.address}",
+                "address": host.address,
+                "role": host.role,
+                "ray": "yes" if plan.backend == "ray" else "no",
+                "accelerator": plan.accelerator,
+                "image": plan.image,
+                "model_path": plan.model_path,
+                "weights": plan.weights_directory,
+                "state": paths.STATE,
+                "docker_root": "/var/lib/docker",
+                "secrets_directory": paths.SECRETS,
+                "agent_port": port(plan, "ray agent http"),
+                "dashboard_port": port(plan, "ray dashboard"),
+                "api_port": plan.api_port,
+                "token_file": paths.RAY_TOKEN,
+                "api_key_file": paths.API_KEY if plan.api_key else "",
+                "completion_body": json.dumps(body),
+                "completion_limit": COMPLETION_LIMIT_S,
+                "salt": salt,
+                "log_lines": log_lines,
+            }.items()
+        ),
+    ]
+
+
+def _array(name: str, items: Iterable[str]) -> str:
+    return f"{name}=({' '.join(map(shlex.quote, items))})"
+
+
+@cache
+def _program() -> str:
+    folder = resources("vllm_cluster.facts.doctor") / "gather"
+    parts = sorted((part for part in folder.iterdir()), key=lambda part: part.name)
+    return "\n".join(part.read_text(encoding="utf-8") for part in parts)
