@@ -58,9 +58,15 @@ class Farewell:
                 answered[peer.name] = time.monotonic()
             return gone
         answered[peer.name] = time.monotonic()
+        self._learn(peer, said)
+        return True
+
+    def _learn(self, peer: wire.Peer, said: dict[str, object]) -> None:
+        """One that has it may have told an earlier life of ours, and will not again."""
         if said.get("phase") in GONE:
             self.heard(peer.name, "failed")
-        return True
+        elif said.get("phase") in {"serving", "done"}:
+            self.heard(peer.name, "done")
 
     def _awaited(
         self, peer: wire.Peer, untold: dict[str, wire.Peer], answered: dict[str, float]
@@ -69,6 +75,7 @@ class Farewell:
             answered[peer.name] = time.monotonic()
             return False
         now = time.monotonic()
-        if now - answered[peer.name] > self._linger_s / 4 and self._caller.state(peer):
+        if now - answered[peer.name] > self._linger_s / 4 and (state := self._caller.state(peer)):
             answered[peer.name] = now
+            self._learn(peer, state)
         return now - answered[peer.name] <= self._linger_s

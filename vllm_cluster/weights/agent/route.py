@@ -172,6 +172,9 @@ class Route:
             self._slow_since = now
         elif now - self._slow_since >= self.tuning.slow_s:
             self._trial = _Trial(now, rate_bytes_s, self._index)
+            self.passed[self.current.name] = (
+                f"slow: {rate_bytes_s / 1e6:.1f} MB/s; trying {self.peers[self._index + 1].name}"
+            )
             self._go(self._index + 1, now)
 
     def _end_trial(self, now: float, rate_bytes_s: float) -> None:
@@ -188,6 +191,7 @@ class Route:
                 f" {rate_bytes_s / 1e6:.1f} MB/s from {self.current.name}"
             )
         else:  # not its fault
+            self.passed.pop(self.peers[trial.suspect].name, None)
             self._go(trial.suspect, now)
 
     def _go(self, index: int, now: float) -> None:
