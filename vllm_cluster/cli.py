@@ -14,6 +14,7 @@ from vllm_cluster.spec.problems import DescriptionError
 COMMANDS = {
     "doctor": ("vllm_cluster.commands.doctor", "What is wrong, in which plane, and the fix."),
     "plan": ("vllm_cluster.commands.plan", "Show what follows from a description. Needs no host."),
+    "rotate": ("vllm_cluster.commands.rotate", "Make new values of generated secrets."),
 }
 
 INVALID = 2

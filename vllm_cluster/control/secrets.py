@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import secrets as random
+import stat
 import subprocess
 from pathlib import Path
 
 from vllm_cluster.spec.model import Cluster, SecretSource
 from vllm_cluster.spec.problems import DescriptionError, Problem
 
+# What hosts need. The hub's token is none of them: it stays where weights are downloaded.
+ON_HOSTS = ("ray_token", "api_key")
+HUB_TOKEN = "hub_token"  # noqa: S105  a key of the description
 _COMMAND_TIMEOUT_S = 60
 
 
@@ -18,29 +22,33 @@ def resolve(cluster: Cluster) -> dict[str, str]:
 
     Raises DescriptionError, naming where each one should have come from. Never shows a value.
     """
-    found: dict[str, str] = {}
-    problems: list[Problem] = []
-    for name in ("ray_token", "api_key"):
-        source = getattr(cluster.description.secrets, name)
-        if source == "none":
-            continue
-        try:
-            value = _value(cluster, name, source)
-        except _MissingError as missing:
-            problems.append(
-                cluster.problem("secrets", name, found=missing.found, accepted=missing.accepted)
-            )
-            continue
-        if value and value.isascii() and value.isprintable() and " " not in value:
-            found[name] = value
-        else:
-            accepted = "printable ASCII without spaces, at least one character"
-            problems.append(
-                cluster.problem("secrets", name, found="an unusable value", accepted=accepted)
-            )
+    return _resolve(cluster, ON_HOSTS)
+
+
+def hub_token(cluster: Cluster) -> str | None:
+    """The token for the model hub; None when `none`.
+
+    Read only when something is downloaded, so that a deploy needs no token of a hub.
+    Raises DescriptionError as `resolve` does.
+    """
+    return _resolve(cluster, (HUB_TOKEN,)).get(HUB_TOKEN)
+
+
+def rotate(cluster: Cluster, names: tuple[str, ...]) -> list[Path]:
+    """Make new values of generated secrets; the next deploy brings them to every host.
+
+    Returns the files that hold them. Raises DescriptionError, before anything is made, for a
+    secret that comes from elsewhere: a new value of it belongs there.
+    """
+    problems = []
+    for name in names:
+        if getattr(cluster.description.secrets, name) != "generate":
+            accepted = "generate; where it comes from elsewhere, change it there and deploy"
+            found = "a secret that is not generated"
+            problems.append(cluster.problem("secrets", name, found=found, accepted=accepted))
     if problems:
         raise DescriptionError(cluster.file, problems)
-    return found
+    return [_write(generated_file(cluster, name), replace=True) for name in names]
 
 
 def generated_file(cluster: Cluster, name: str) -> Path:
@@ -54,9 +62,36 @@ class _MissingError(Exception):
         self.found, self.accepted = found, accepted
 
 
+def _resolve(cluster: Cluster, names: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    problems: list[Problem] = []
+    for name in names:
+        source = getattr(cluster.description.secrets, name)
+        if source == "none":
+            continue
+        try:
+            found[name] = _usable(_value(cluster, name, source))
+        except _MissingError as missing:
+            problem = cluster.problem(
+                "secrets", name, found=missing.found, accepted=missing.accepted
+            )
+            problems.append(problem)
+    if problems:
+        raise DescriptionError(cluster.file, problems)
+    return found
+
+
+def _usable(value: str) -> str:
+    # It travels in HTTP headers and environment variables, where the rest would be cut or read.
+    if value and value.isascii() and value.isprintable() and " " not in value:
+        return value
+    accepted = "printable ASCII without spaces, at least one character"
+    raise _MissingError("an unusable value", accepted)
+
+
 def _value(cluster: Cluster, name: str, source: SecretSource | str) -> str:
     if isinstance(source, str):
-        return _generated(generated_file(cluster, name))
+        return _file(_write(generated_file(cluster, name), replace=False))
     if source.env is not None:
         value = os.environ.get(source.env, "")
         if not value:
@@ -71,6 +106,9 @@ def _value(cluster: Cluster, name: str, source: SecretSource | str) -> str:
 
 def _file(path: Path) -> str:
     try:
+        if path.stat().st_mode & stat.S_IROTH:
+            found = f"{path}, which every user of this machine can read"
+            raise _MissingError(found, f"a file of yours alone: `chmod 600 {path}`")
         return path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not text"
@@ -94,13 +132,28 @@ def _command(line: str) -> str:
     return done.stdout.strip()
 
 
-def _generated(path: Path) -> str:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return _file(path)
+def _write(path: Path, *, replace: bool) -> Path:
+    """A new random value at `path`, whole or not at all; one that is there stays, or goes.
+
+    Two runs that begin at once must come to one value: the first link wins.
+    """
+    if path.exists() and not replace:
+        return path
+    path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    new = path.with_name(f".{path.name}.{os.getpid()}.{random.token_hex(4)}")
+    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "w") as file:
-        value = random.token_hex(32)
-        file.write(value + "\n")
-    return value
+        file.write(random.token_hex(32) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    if replace:
+        new.replace(path)
+        return path
+    try:
+        path.hardlink_to(new)
+    except FileExistsError:
+        return path
+    finally:
+        new.unlink()
+    return path
