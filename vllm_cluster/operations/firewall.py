@@ -1,9 +1,10 @@
-"""The cluster's own nftables table. A rule set that shuts the operator out undoes itself."""
+"""The firewall, through whatever holds it. Rules that shut the operator out undo themselves."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 
 from pyinfra.api.command import FunctionCommand, StringCommand
 from pyinfra.api.host import Host
@@ -11,23 +12,68 @@ from pyinfra.api.operation import operation
 from pyinfra.api.state import State
 from pyinfra.context import host
 
-from vllm_cluster.facts.firewall import Firewall
-from vllm_cluster.operations import ssh
-from vllm_cluster.plan import paths
+from vllm_cluster.facts.firewall import POLICY, Firewall, FirewallState
+from vllm_cluster.operations import packages, ssh
+from vllm_cluster.operations.refuse import refuse
+from vllm_cluster.plan import Allow, paths, ufw
 
-# Longer than a slow login and than the connection time-out below, short enough to wait for.
-WAY_BACK_S = 45
+LOADER = f"{paths.SCRIPTS}/firewall-load"
+
+Commands = Generator[StringCommand | FunctionCommand, None, None]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a host lets in, in the words of each tool. Each takes the ports that sshd has."""
+
+    allow: Callable[[tuple[int, ...]], tuple[Allow, ...]]
+    nft: Callable[[tuple[int, ...]], str]
+    firewalld: Callable[[tuple[int, ...]], str]
 
 
 @operation()
-def enforced(
-    rules: Callable[[tuple[int, ...]], str],
-) -> Generator[StringCommand | FunctionCommand, None, None]:
-    """Load `rules(ports of sshd)`, keep them only if a new SSH connection still comes through."""
+def enforced(rules: Rules, way_back_s: int) -> Commands:
+    """Bring the rules in force; keep them only if a new SSH connection still comes through.
+
+    Through ufw or firewalld where one is active, else in an nftables table of our own. Nothing
+    of anybody else's is ever flushed.
+    """
     have = host.get_fact(Firewall)
-    text = rules(have.ssh_ports)
+    words = _obstacle(have)
+    if words:
+        yield refuse(words)
+    elif have.ufw:
+        yield from _through_ufw(have, rules, way_back_s)
+    elif have.firewalld:
+        yield from _through_firewalld(have, rules, way_back_s)
+    else:
+        yield from _own_table(have, rules, way_back_s)
+
+
+def _obstacle(have: FirewallState) -> str:
+    if have.ufw and have.firewalld:
+        return "ufw and firewalld are both active; switch one off, and run again"
+    if have.ufw and "deny (incoming)" not in have.ufw_default.replace("reject (", "deny ("):
+        return (
+            f"ufw is active but lets in what it does not know ({have.ufw_default}); "
+            "`ufw default deny incoming` closes it, `ufw disable` leaves the firewall to this run"
+        )
+    return ""
+
+
+def _own_table(have: FirewallState, rules: Rules, way_back_s: int) -> Commands:
+    text = rules.nft(have.ssh_ports)
     digest = hashlib.sha256(text.encode()).hexdigest()
-    if have.file != digest:
+    if not have.nft:
+        yield from packages.installed._inner(packages=["nftables"])
+    for chain in have.drops:
+        host.log(
+            f"the chain {chain} of this host drops what it does not know; it must let in what "
+            f"{paths.FIREWALL} lists, since a packet must pass every chain"
+        )
+    if have.pending:
+        host.log(f"{paths.FIREWALL}: an attempt that nobody confirmed")
+    elif have.file != digest:
         host.log(f"{paths.FIREWALL}: content differs")
     elif have.confirmed_file != digest:
         host.log(f"{paths.FIREWALL}: not confirmed yet")
@@ -36,12 +82,48 @@ def enforced(
     else:
         host.noop("the firewall is as planned")
         return
-    yield StringCommand(f"{paths.SCRIPTS}/firewall-load {WAY_BACK_S}", _stdin=text)
-    yield FunctionCommand(_confirm, (), {})
+    yield from _tried("nft", text, way_back_s)
 
 
-def _confirm(state: State, host: Host) -> bool:  # noqa: ARG001  pyinfra passes both
-    # A connection of its own: the one pyinfra holds is established and would prove nothing.
-    command = ssh.ssh_command(host, f"{paths.SCRIPTS}/firewall-load", "confirm")
-    step = f"a new SSH connection through the new firewall (undone in {WAY_BACK_S} s)"
+def _through_ufw(have: FirewallState, rules: Rules, way_back_s: int) -> Commands:
+    lines = ufw.changes(have.ufw_rules, rules.allow(have.ssh_ports))
+    if lines or have.pending:
+        host.log(f"ufw is active: {len(lines)} of its rules change")
+        for line in lines:
+            host.log(f"ufw {line}")
+        yield from _tried("ufw", "".join(f"{line}\n" for line in lines), way_back_s)
+    yield from _own_table_gone(have, "ufw lets in what the plan lists, and no more of ours")
+
+
+def _through_firewalld(have: FirewallState, rules: Rules, way_back_s: int) -> Commands:
+    text = rules.firewalld(have.ssh_ports)
+    if have.policy != hashlib.sha256(text.encode()).hexdigest() or have.pending:
+        host.log(f"firewalld is active: {POLICY} differs")
+        yield from _tried("firewalld", text, way_back_s)
+    elif not have.policy_live:
+        host.log(f"firewalld is active and has not read {POLICY}")
+        yield from _tried("firewalld", text, way_back_s)
+    yield from _own_table_gone(have, "firewalld lets in what the plan lists")
+
+
+def _own_table_gone(have: FirewallState, otherwise: str) -> Commands:
+    # After the other's rules are in force: two tables that both drop would both have to let in.
+    if have.held or have.confirmed_file:
+        host.log("table inet vllm_cluster: removed, another tool holds the firewall now")
+        yield StringCommand(LOADER, "drop")
+    else:
+        host.noop(otherwise)
+
+
+def _tried(backend: str, text: str, way_back_s: int) -> Commands:
+    yield StringCommand(f"{LOADER} try {backend} {way_back_s}", _stdin=text)
+    yield FunctionCommand(_confirm, (way_back_s,), {})
+
+
+def _confirm(state: State, host: Host, way_back_s: int) -> bool:  # noqa: ARG001  pyinfra's form
+    # A connection of its own, not one that a ControlMaster of the operator's holds open: what is
+    # established already comes through any rules and would prove nothing.
+    program, *rest = ssh.ssh_command(host, LOADER, "confirm")
+    command = [program, "-o", "ControlMaster=no", "-o", "ControlPath=none", *rest]
+    step = f"a new SSH connection through the new firewall (undone within {way_back_s} s)"
     return ssh.run(host, step, command, timeout_s=ssh.CONNECT_TIMEOUT_S + 15)

@@ -7,6 +7,8 @@ the cluster reach each other on every port.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from vllm_cluster.plan.model import Allow, PortUse
 from vllm_cluster.spec.model import Description
 
@@ -48,4 +50,17 @@ def allowed(description: Description, *, head: bool) -> tuple[Allow, ...]:
     ]
     if head:
         rules.append(Allow("API", tuple(map(str, network.api_from)), (description.serve.port,)))
-    return tuple(rules)
+    return (*rules, *_others(description, head=head))
+
+
+def _others(description: Description, *, head: bool) -> Iterator[Allow]:
+    """Monitoring, and what the description opens beside the cluster's own."""
+    network = description.network
+    uses = port_uses(description, ray=len(description.hosts) > 1)
+    metrics = [use.first for use in uses if "metrics" in use.name and (head or use.where != "head")]
+    if head:
+        metrics.append(description.serve.port)  # vLLM's own are on the API's port
+    if network.monitoring_from and metrics:
+        yield Allow("monitoring", tuple(map(str, network.monitoring_from)), tuple(metrics))
+    for name, opening in network.open.items():
+        yield Allow(name, tuple(map(str, opening.sources)), tuple(opening.ports))

@@ -162,6 +162,14 @@ class NetworkAdditions(_Section):
         default_factory=list,
         description="networks that may read metrics, such as [10.0.0.5/32]; default: none",
     )
+    way_back_s: int = Field(
+        45,
+        strict=True,
+        ge=5,
+        le=600,
+        description="seconds, 5 to 600, after which new firewall rules are undone unless a new "
+        "SSH connection has confirmed them",
+    )
     open: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9 -]{0,39}$")], Opening] = Field(
         default_factory=dict, description="NAME: {ports: [9100], sources: [10.0.0.5/32]}"
     )

@@ -4,8 +4,10 @@ from dataclasses import replace
 
 from pyinfra.api.deploy import deploy
 
+from vllm_cluster.facts.firewall import POLICY
 from vllm_cluster.operations import files, firewall, units
 from vllm_cluster.operations.files import File
+from vllm_cluster.operations.firewall import Rules
 from vllm_cluster.operations.units import Unit
 from vllm_cluster.plan import Allow, paths
 from vllm_cluster.steps import here
@@ -16,22 +18,26 @@ UNIT = "vllm-cluster-firewall.service"
 
 @deploy("Firewall")
 def firewall_step() -> None:
-    """Load the rules, and again at every boot before Docker starts."""
-    script = f"{paths.SCRIPTS}/firewall-load"
+    """Bring the rules in force, and again at every boot before Docker starts."""
     unit = f"{paths.UNITS}/{UNIT}"
     files.place(
         name="Write the firewall's unit and loader",
         wanted={
-            script: File(plain(script), mode="755"),
+            firewall.LOADER: File(plain(firewall.LOADER), mode="755"),
             unit: File(render(unit, plan=here.plan(), paths=paths)),
         },
     )
-    firewall.enforced(name="Let in the cluster, SSH and the API, and nobody else", rules=_rules)
-    units.active(name="Load the firewall at every boot", units=[Unit(UNIT)])
+    # First: a host that reboots while rules are tried must come up with those of before.
+    units.active(name="Load what was confirmed at every boot", units=[Unit(UNIT)])
+    firewall.enforced(
+        name="Let in the cluster, SSH and the API, and nobody else",
+        rules=Rules(allow=_allow, nft=_nft, firewalld=_firewalld),
+        way_back_s=here.known().cluster.description.network.way_back_s,
+    )
 
 
-def _rules(ssh_ports: tuple[int, ...]) -> str:
-    allow = tuple(_with_ports(rule, ssh_ports) for rule in here.this().allow)
+def _nft(ssh_ports: tuple[int, ...]) -> str:
+    allow = _allow(ssh_ports)
     ssh = next(rule for rule in allow if rule.comment == "SSH")
     return render(
         paths.FIREWALL,
@@ -40,6 +46,14 @@ def _rules(ssh_ports: tuple[int, ...]) -> str:
         ssh_ports=ssh.ports,
         ssh_over_ipv6="0.0.0.0/0" in ssh.sources,
     )
+
+
+def _firewalld(ssh_ports: tuple[int, ...]) -> str:
+    return render(POLICY, plan=here.plan(), allow=_allow(ssh_ports))
+
+
+def _allow(ssh_ports: tuple[int, ...]) -> tuple[Allow, ...]:
+    return tuple(_with_ports(rule, ssh_ports) for rule in here.this().allow)
 
 
 def _with_ports(rule: Allow, ssh_ports: tuple[int, ...]) -> Allow:
