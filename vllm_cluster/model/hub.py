@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vllm_cluster.model.safetensors import ModelReadError, collect, read_json
-from vllm_cluster.plan.memory.config import read_config
+from vllm_cluster.model.safetensors import ModelReadError, collect, read_json, with_tensors
+from vllm_cluster.plan.memory.config import names_dtype, read_config
 from vllm_cluster.plan.memory.facts import ModelFacts, Runner
 
 if TYPE_CHECKING:
@@ -60,9 +60,5 @@ def read_hub_model(
         for name, info in file.tensors.items()
     ]
     size = (metadata.metadata or {}).get("total_size")
-    return replace(
-        facts,
-        tensors=collect(found),
-        tensors_from="headers",
-        published_bytes=int(size) if size is not None else None,
-    )
+    facts = with_tensors(facts, collect(found), named=names_dtype(config))
+    return replace(facts, published_bytes=int(size) if size is not None else None)

@@ -11,8 +11,9 @@ from vllm_cluster.model.safetensors import (
     read_header,
     read_index,
     read_json,
+    with_tensors,
 )
-from vllm_cluster.plan.memory.config import read_config
+from vllm_cluster.plan.memory.config import names_dtype, read_config
 from vllm_cluster.plan.memory.facts import ModelFacts, Runner
 from vllm_cluster.plan.memory.synthesis import synthesize
 
@@ -42,7 +43,7 @@ def read_model(
             for file in files
             for tensor, (dtype, shape) in read_header(folder / file).items()
         ]
-        facts = replace(facts, tensors=collect(found), tensors_from="headers")
+        facts = with_tensors(facts, collect(found), named=names_dtype(config))
         return replace(facts, published_bytes=published)
     if files and any((folder / file).is_file() for file in files):
         missing = [file for file in files if not (folder / file).is_file()]

@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vllm_cluster.plan.memory.facts import DTYPE_BYTES, Tensor
+from vllm_cluster.plan.memory.facts import DTYPE_BYTES, ModelFacts, Tensor
 
 #: Longest header that the format's own library accepts.
 MAX_HEADER_BYTES = 100_000_000
@@ -71,6 +72,20 @@ def collect(tensors: Iterable[tuple[str, str, tuple[int, ...]]]) -> tuple[Tensor
         Tensor(name, shape, dtype, count, layer_of(name))
         for (name, dtype, shape), count in counts.items()
     )
+
+
+def with_tensors(facts: ModelFacts, tensors: tuple[Tensor, ...], *, named: bool) -> ModelFacts:
+    """Facts with the tensors of real headers.
+
+    When the config names no dtype (`named` False), it is that of most of the
+    model's floating-point bytes, which vLLM takes from the headers as well.
+    """
+    sizes: dict[str, int] = {}
+    for tensor in tensors:
+        if tensor.dtype in ("F32", "F16", "BF16"):
+            sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.stored_bytes
+    dtype = facts.dtype if named or not sizes else max(sizes, key=lambda name: sizes[name])
+    return replace(facts, tensors=tensors, tensors_from="headers", dtype=dtype)
 
 
 def layer_of(name: str) -> int | None:

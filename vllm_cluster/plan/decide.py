@@ -38,6 +38,9 @@ from vllm_cluster.plan.memory.fit import Fit, fit
 from vllm_cluster.plan.memory.search import try_fit, valid_tensor_sizes
 from vllm_cluster.plan.memory.traffic import Traffic, pipeline_traffic, tensor_traffic
 
+#: Full-length requests that a server shall hold at once when nobody says how many.
+COMFORTABLE_REQUESTS = 4.0
+
 
 def decide(model: ModelFacts, hosts: Sequence[HostFacts], ask: Ask) -> Decision:
     """The layout for a model on hosts, head first, or the one asked for, weighed.
@@ -69,22 +72,40 @@ def _auto(
 ) -> Decision:
     tried: list[Candidate] = []
     best: Fit | None = None
+    narrow: tuple[Layout, Sequence[HostFacts], Fit] | None = None
     for layout, used in _candidates(model, hosts, ask):
-        spans = len(used) > 1 and layout.data == 1
-        if spans and mixed is not None:
+        if narrow is not None and len(used) > 1:
+            break
+        if len(used) > 1 and layout.data == 1 and mixed is not None:
             continue
-        places = place_ranks(layout, used)
-        found = try_fit(model, layout, ask_one(ask, layout).serving, replica_gpus(places, used))
+        gpus = replica_gpus(place_ranks(layout, used), used)
+        found = try_fit(model, layout, ask_one(ask, layout).serving, gpus)
         if found is None:
             continue
         tried.append(_candidate(found, layout, len(used)))
         if best is None or _nearness(found) > _nearness(best):
             best = found
-        if found.fits:
+        if found.fits and _roomy(found, ask, len(used)):
             return _decision(used, ask, layout, found, tuple(tried))
+        if found.fits and (narrow is None or found.kv_blocks > narrow[2].kv_blocks):
+            narrow = (layout, used, found)
+    if narrow is not None:
+        layout, used, found = narrow
+        return _decision(used, ask, layout, found, tuple(tried))
     refusals = [] if mixed is None else [mixed]
     refusals.append(no_layout_fits(model, hosts, ask, best))
     return Decision("refused", None, None, best, (), (), tuple(refusals), tuple(tried))
+
+
+def _roomy(found: Fit, ask: Ask, hosts: int) -> bool:
+    """Whether a layout that fits also serves more than a request or two.
+
+    Asked when nobody said how many requests to hold: a wider layout on the
+    same host is then worth its GPUs, a second host is not.
+    """
+    if ask.serving.full_requests is not None or not found.blocks_per_request or hosts > 1:
+        return True
+    return found.concurrency >= COMFORTABLE_REQUESTS
 
 
 def _nearness(found: Fit) -> tuple[int, int]:
@@ -121,17 +142,22 @@ def _replicas(
 ) -> Iterator[Layout]:
     """One replica a host, where a host holds one but not the whole load."""
     head, widest = hosts[0], sizes[-1]
+    wanted = ask.serving.full_requests
+    if wanted is None:
+        return
     one = replace(ask.serving, full_requests=1.0)
     single = try_fit(model, Layout(widest), one, [head.gpu] * widest)
     if single is None or not single.fits or len(hosts) < 2 or head.gpus // widest != 1:
         return
-    number = ceil(ask.serving.full_requests / single.concurrency)
+    number = ceil(wanted / single.concurrency)
     if number <= len(hosts):
         yield Layout(widest, data=number)
 
 
 def ask_one(ask: Ask, layout: Layout) -> Ask:
     """The share of the load that one of `layout.data` replicas gets."""
+    if ask.serving.full_requests is None:
+        return ask
     share = ask.serving.full_requests / layout.data
     return replace(ask, serving=replace(ask.serving, full_requests=share))
 

@@ -29,8 +29,8 @@ def reasons_for(
 
     `chosen` tells a layout found here from one that somebody asked for.
     """
-    smaller = [c for c in tried if not c.fits]
-    said = [f"{c.layout} on {_hosts(c.hosts)}: {c.note}." for c in smaller[-3:]]
+    others = [c for c in tried if c.layout != layout]
+    said = [f"{c.layout} on {_hosts(c.hosts)}: {_looked_at(c)}." for c in others[-3:]]
     said.append(_chosen(layout, shape, found) if chosen else f"{layout}, as asked.")
     said.append(_weights(found.model, found))
     said.append(_cache(found, layout))
@@ -38,6 +38,10 @@ def reasons_for(
     if traffic is not None:
         said.append(_link(traffic))
     return tuple(said)
+
+
+def _looked_at(candidate: Candidate) -> str:
+    return f"would fit, but {candidate.note}" if candidate.fits else candidate.note
 
 
 def _hosts(number: int) -> str:
@@ -178,9 +182,11 @@ def _ways_out(model: ModelFacts, head: HostFacts, ask: Ask, best: Fit) -> list[s
     context = longest_context(model, best.layout, one, gpus)
     if 0 < context < best.max_model_len:
         ways.append(f"max_model_len {context} fits as {best.layout}")
-    elif context and best.concurrency < best.serving.full_requests:
+    elif context and best.concurrency < (best.serving.full_requests or 1.0):
         ways.append(f"{best.concurrency:.1f} requests at once fit as {best.layout}")
-    if best.serving.kv_cache_dtype == "auto" and context:
+    # The 8-bit cache needs a GPU that computes in 8 bits to be worth its rounding.
+    modern = min(gpu.compute_capability for gpu in gpus) >= (8, 9)
+    if best.serving.kv_cache_dtype == "auto" and context and modern:
         small = replace(best.serving, kv_cache_dtype="fp8")
         found = try_fit(model, best.layout, small, gpus)
         if found is not None and found.fits:

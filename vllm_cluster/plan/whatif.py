@@ -45,7 +45,7 @@ class Row:
     """One combination and its answer. `max_concurrency` is that of all replicas together."""
 
     max_model_len: int
-    full_requests: float
+    full_requests: float | None
     kv_cache_dtype: str
     hosts: int
     gpus_per_host: int

@@ -96,7 +96,7 @@ def read_config(config: Config, *, name: str = "", runner: Runner | None = None)
         intermediate=int(_first(text, "intermediate_size", "ffn_hidden_size") or 4 * hidden),
         attention=_attention(text, model_type, layers, (int(kv_heads), int(head_dim)), mla),
         tied_embeddings=_tied(config, text),
-        dtype=_dtype(config, text),
+        dtype=_dtype(config, text) or ("F32" if model_type in _POOLING_TYPES else "BF16"),
         max_positions=max_positions,
         default_max_model_len=_default_length(text, max_positions),
         runner=runner or _runner(model_type, architecture),
@@ -135,9 +135,14 @@ def _tied(config: Config, text: Config) -> bool:
     return bool(config.get("tie_word_embeddings") if own is None else own)
 
 
-def _dtype(config: Config, text: Config) -> str:
+def names_dtype(config: Config) -> bool:
+    """Whether a config.json says in which dtype the model is."""
+    return _dtype(config, _text_config(config)) is not None
+
+
+def _dtype(config: Config, text: Config) -> str | None:
     named = _first(config, "dtype", "torch_dtype") or _first(text, "dtype", "torch_dtype")
-    return DTYPE_NAMES.get(str(named).removeprefix("torch."), "F32")
+    return DTYPE_NAMES.get(str(named).removeprefix("torch."))
 
 
 def _runner(model_type: str, architecture: str) -> Runner:

@@ -235,11 +235,12 @@ class Serving:
     """What is asked of the server; the fields are vLLM's arguments of the same meaning.
 
     `full_requests` is how many requests of `max_model_len` tokens must be held
-    at once. None stands for vLLM's default, resolved by the plan.
+    at once; None asks for one, and for some more where that costs no further
+    host. Elsewhere None stands for vLLM's default, resolved by the plan.
     """
 
     max_model_len: int | None = None
-    full_requests: float = 1.0
+    full_requests: float | None = None
     gpu_memory_utilization: float = 0.92
     kv_cache_dtype: str = "auto"
     dtype: str = "auto"

@@ -267,7 +267,7 @@ def _cache_problems(asked: _Asked, per_request: int, blocks: int) -> tuple[str, 
     """What the KV cache cannot hold. One block always stays with vLLM (its null block)."""
     if not per_request:
         return ()
-    length, wanted = asked.max_model_len, asked.serving.full_requests
+    length, wanted = asked.max_model_len, asked.serving.full_requests or 1.0
     if blocks - 1 < per_request:
         return (
             f"one request of {length} tokens needs {per_request} KV cache blocks, "
