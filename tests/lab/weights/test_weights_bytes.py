@@ -1,4 +1,4 @@
-"""Bytes and files that are not what they were: found, named, never passed on, mended by the piece."""
+"""Bytes and files that are not what they were: found, named, not passed on, mended by the piece."""
 
 from __future__ import annotations
 

@@ -17,7 +17,12 @@ from types import FrameType
 from typing import Any
 
 from vllm_cluster.weights.agent import commands
-from vllm_cluster.weights.agent.errors import AlreadyRunningError, StoppedError, WeightsError
+from vllm_cluster.weights.agent.errors import (
+    AlreadyRunningError,
+    StoppedError,
+    WeightsError,
+    from_os_error,
+)
 from vllm_cluster.weights.agent.layout import Layout
 
 _IDLE_NICE = 19
@@ -36,6 +41,9 @@ def main(argv: list[str] | None = None) -> int:
         return _complain(exc, options.json, 3)
     except WeightsError as exc:
         return _complain(exc, options.json, 1)
+    except OSError as exc:  # a disk that fails while it is only looked at
+        error = from_os_error(exc, file=str(exc.filename or options.root))
+        return _complain(error, options.json, 1)
     _print(answer, options.json)
     return int(status)
 

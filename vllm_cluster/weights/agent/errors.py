@@ -5,6 +5,14 @@ from __future__ import annotations
 import errno
 import socket
 
+_own_name = socket.gethostname()
+
+
+def name_this_host(name: str) -> None:
+    """Let messages say the cluster's name for this host, not the kernel's."""
+    global _own_name  # noqa: PLW0603  (a process is on one host)
+    _own_name = name
+
 
 class WeightsError(Exception):
     """A message a person can act on. `file` is a model's path, `host` the host at fault."""
@@ -12,7 +20,7 @@ class WeightsError(Exception):
     def __init__(self, reason: str, *, file: str | None = None, host: str | None = None) -> None:
         self.reason = reason
         self.file = file
-        self.host = host or socket.gethostname()
+        self.host = host or _own_name
         super().__init__(": ".join(part for part in (self.host, file, reason) if part))
 
     def as_dict(self) -> dict[str, str | None]:
@@ -27,7 +35,7 @@ class StoppedError(WeightsError):
     """Asked to end, by a signal."""
 
 
-def from_os_error(exc: OSError, *, file: str, host: str | None = None) -> WeightsError:
+def from_os_error(exc: OSError, *, file: str) -> WeightsError:
     """Name the file; say in words what the disk could not do."""
     words = {
         errno.ENOSPC: "the disk is full",
@@ -36,4 +44,4 @@ def from_os_error(exc: OSError, *, file: str, host: str | None = None) -> Weight
         errno.EROFS: "the file system is read-only",
     }
     reason = words.get(exc.errno or 0, exc.strerror or str(exc))
-    return WeightsError(reason, file=file, host=host)
+    return WeightsError(reason, file=file)

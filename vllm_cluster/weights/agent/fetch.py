@@ -241,7 +241,6 @@ class Fetch:
             f"no chunk for {self._limits.give_up_s:g} s, {len(missing)} missing; "
             + "; ".join(troubles),
             file=self.tree.file_of(self.tree.chunks[missing[0]]),
-            host=self._caller.name,
         )
 
     def _rescue(self, now: float) -> None:
@@ -261,7 +260,6 @@ class Fetch:
                     raise WeightsError(
                         f"the {chunk.length} bytes at {chunk.offset} are right on no host ({told})",
                         file=self.tree.file_of(chunk),
-                        host=self._caller.name,
                     )
 
     def _others_left(self, odd: dict[int, float]) -> bool:

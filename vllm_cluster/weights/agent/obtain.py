@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vllm_cluster.weights.agent.adopt import Adoption, adopt, adoption_key, read_expected
-from vllm_cluster.weights.agent.errors import WeightsError
+from vllm_cluster.weights.agent.errors import WeightsError, name_this_host
 from vllm_cluster.weights.agent.hub import EXPECTED_SUFFIX
 from vllm_cluster.weights.agent.layout import Layout, Placed
 from vllm_cluster.weights.agent.state import Progress
@@ -31,7 +31,6 @@ class Wish:
     mountpoint: str | None = None
     keep: int = 2
     me: str | None = None
-    problems: list[str] = field(default_factory=list)
 
 
 def parse_wish(text: str) -> Wish:
@@ -52,17 +51,18 @@ def obtain(layout: Layout, wish: Wish) -> Placed:
 
     Raises WeightsError with every source's reason when none does.
     """
+    if wish.me:
+        name_this_host(wish.me)
     key = adoption_key(wish.model, wish.revision)
     host = {"host": wish.me} if wish.me else {}
     progress = Progress(layout, key, model=wish.model, revision=wish.revision, **host)
-    reasons: list[str] = []
+    failures: list[WeightsError] = []
     for source in wish.sources:
         try:
             placed = _from_one(layout, wish, source, progress)
         except WeightsError as exc:
-            failure = WeightsError(exc.reason, file=exc.file, host=wish.me)
-            reasons.append(str(failure))
-            progress.value["notes"].append(str(failure))
+            failures.append(exc)
+            progress.value["notes"].append(str(exc))
             continue
         progress.enter(
             "done",
@@ -72,11 +72,12 @@ def obtain(layout: Layout, wish: Wish) -> Placed:
             have_bytes=placed.manifest.total_bytes,
         )
         return placed
-    last = (
-        WeightsError("; ".join(reasons), host="no source gave the model")
-        if len(reasons) > 1
-        else failure
-    )
+    last = failures[0]
+    if len(failures) > 1:
+        told = "; ".join(
+            f"{exc.file}: {exc.reason}" if exc.file else exc.reason for exc in failures
+        )
+        last = WeightsError(f"no source gave the model: {told}")
     progress.enter("failed", error=last.as_dict())
     raise last
 

@@ -12,7 +12,12 @@ from typing import Any
 from vllm_cluster.weights.agent import wire
 from vllm_cluster.weights.agent.check import Findings, glance, read_everything
 from vllm_cluster.weights.agent.client import Caller
-from vllm_cluster.weights.agent.errors import StoppedError, WeightsError, from_os_error
+from vllm_cluster.weights.agent.errors import (
+    StoppedError,
+    WeightsError,
+    from_os_error,
+    name_this_host,
+)
 from vllm_cluster.weights.agent.farewell import Farewell
 from vllm_cluster.weights.agent.fill import Fill
 from vllm_cluster.weights.agent.job import Job
@@ -37,6 +42,7 @@ class Part:
     """Runs one Job on this host. The caller holds the job's lock."""
 
     def __init__(self, layout: Layout, job: Job) -> None:
+        name_this_host(job.me)
         self.layout = layout
         self.job = job
         self.identity = job.identity
@@ -95,7 +101,7 @@ class Part:
             raise
         except OSError as exc:
             name = str(exc.filename or self.layout.root)
-            failure = from_os_error(exc, file=name, host=self.job.me)
+            failure = from_os_error(exc, file=name)
             self._fail(failure)
             raise failure from exc
         finally:
@@ -110,7 +116,7 @@ class Part:
         elif how == "pull":
             self._join_without()
         else:
-            raise WeightsError("the model is not placed here", host=self.job.me)
+            raise WeightsError("the model is not placed here")
 
     def _listen(self) -> None:
         allowed = [peer.address for peer in self.job.others]
@@ -135,7 +141,7 @@ class Part:
             self._listen()
         elif how == "serve" or found.added:
             lines = "; ".join(found.sentences(placed.manifest.chunk_bytes))
-            raise WeightsError(f"the placed copy is not whole: {lines}", host=self.job.me)
+            raise WeightsError(f"the placed copy is not whole: {lines}")
         else:
             self._mend(placed)
         point(self.layout, self.job.model, self.job.revision, placed.key)
@@ -200,9 +206,7 @@ class Part:
             return parse_manifest(kept.read_bytes(), self.identity)
         data, manifest = self._manifest_of_peer()
         if (manifest.model, manifest.revision) != (self.job.model, self.job.revision):
-            raise WeightsError(
-                f"{self.identity} is {manifest.model} at {manifest.revision}", host=self.job.me
-            )
+            raise WeightsError(f"{self.identity} is {manifest.model} at {manifest.revision}")
         kept.parent.mkdir(parents=True, exist_ok=True)
         write_file(kept, data)
         return manifest
@@ -219,21 +223,18 @@ class Part:
                     troubles[peer.name] = getattr(exc, "strerror", None) or str(exc)
             time.sleep(0.1)
         told = "; ".join(f"{name}: {why}" for name, why in troubles.items())
-        raise WeightsError(f"no host gave the manifest ({told})", host=self.job.me)
+        raise WeightsError(f"no host gave the manifest ({told})")
 
     def _make_room(self, manifest: Manifest) -> None:
         staging = self.layout.staging / self.key
         here = sum(path.stat().st_blocks * 512 for path in staging.rglob("*") if path.is_file())
-        try:
-            check_space(
-                self.layout,
-                max(0, manifest.total_bytes - here),
-                reserve_bytes=self.job.reserve_bytes,
-                mountpoint=self.job.mountpoint,
-                file=manifest.model,
-            )
-        except WeightsError as exc:
-            raise WeightsError(exc.reason, file=exc.file, host=self.job.me) from exc
+        check_space(
+            self.layout,
+            max(0, manifest.total_bytes - here),
+            reserve_bytes=self.job.reserve_bytes,
+            mountpoint=self.job.mountpoint,
+            file=manifest.model,
+        )
 
     # -- the end -------------------------------------------------------------------------------
 

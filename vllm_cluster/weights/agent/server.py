@@ -50,9 +50,7 @@ class Server:
                 (peer.address, peer.port), family=family, backlog=128
             )
         except OSError as exc:
-            raise WeightsError(
-                f"cannot listen on {wire.host_port(peer)}: {exc.strerror}", host=peer.name
-            ) from exc
+            raise WeightsError(f"cannot listen on {wire.host_port(peer)}: {exc.strerror}") from exc
         threading.Thread(target=self._accept, daemon=True, name="accept").start()
 
     def close(self) -> None:
