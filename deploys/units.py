@@ -1,0 +1,8 @@
+"""The units of Ray and vLLM alone: `pyinfra INVENTORY deploys/units.py`."""
+
+from vllm_cluster.steps import here
+from vllm_cluster.steps.serving import start_step, units_step
+
+here.send_at_once()
+units_step()
+start_step()

@@ -1,0 +1,55 @@
+"""The ID of an image archive, read without Docker."""
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from vllm_cluster.control.archive import image_id
+
+DIGEST = "ab" * 32
+
+
+def archive(path: Path, manifest: object) -> Path:
+    with tarfile.open(path, "w") as tar:
+        for name, body in (("layer.tar", b"x"), ("manifest.json", json.dumps(manifest).encode())):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(body)
+            tar.addfile(entry, io.BytesIO(body))
+    return path
+
+
+@pytest.mark.parametrize("name", [f"{DIGEST}.json", f"blobs/sha256/{DIGEST}"])
+def test_the_id_is_the_digest_of_the_configuration(tmp_path: Path, name: str) -> None:
+    path = archive(tmp_path / "image.tar", [{"Config": name, "Layers": []}])
+    assert image_id(path) == f"sha256:{DIGEST}"
+
+
+def test_an_archive_of_two_images_is_refused(tmp_path: Path) -> None:
+    entry = {"Config": f"{DIGEST}.json"}
+    path = archive(tmp_path / "image.tar", [entry, entry])
+    with pytest.raises(ValueError, match="exactly one image"):
+        image_id(path)
+
+
+def test_a_configuration_without_digest_is_refused(tmp_path: Path) -> None:
+    path = archive(tmp_path / "image.tar", [{"Config": "latest.json"}])
+    with pytest.raises(ValueError, match="by digest"):
+        image_id(path)
+
+
+def test_another_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "image.tar"
+    path.write_text("not a tar")
+    with pytest.raises(ValueError, match="not a `docker save` archive"):
+        image_id(path)
+
+
+def test_a_tar_without_manifest_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "image.tar"
+    with tarfile.open(path, "w"):
+        pass
+    with pytest.raises(ValueError, match=r"no manifest\.json"):
+        image_id(path)
