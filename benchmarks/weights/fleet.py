@@ -42,6 +42,7 @@ class Fleet:
         self.agent = base / "agent.pyz"
         self.agent.write_bytes(agent_bytes())
         self.port = PORT
+        self.prefix: list[str] = []  # put before the agent's command
         self.link_mbit: float | None = None
         self.identities: dict[str, str] = {}
         self._running: list[subprocess.Popen[str]] = []
@@ -57,7 +58,7 @@ class Fleet:
 
     def command(self, number: int, *arguments: str) -> list[str]:
         agent = [sys.executable, str(self.agent), "--root", str(self.root(number)), "--json"]
-        return [*self.net.enter(number), *agent, *arguments]
+        return [*self.net.enter(number), *self.prefix, *agent, *arguments]
 
     def call(self, number: int, *arguments: str, **more: Any) -> subprocess.CompletedProcess[str]:
         """Run a command of the agent to its end."""
