@@ -134,9 +134,23 @@ def debian_sources(release: str) -> list[Source]:
     return found
 
 
-def apt_options() -> dict[str, str]:
+def date_options() -> dict[str, str]:
     """What this machine's apt is told about dates; hosts have its clock, so they need it too."""
-    names = ("Acquire::Check-Valid-Until", "Acquire::Check-Date")
-    said = run(["apt-config", "dump", "--format", "%f %v%n", *names]).stdout
-    pairs = (line.partition(" ") for line in said.splitlines())
-    return {name: value for name, _, value in pairs if name in names and value}
+    return {name: value for name, value in _acquire_options() if name.count("::") == 1}
+
+
+def download_options() -> list[str]:
+    """How this machine's apt gets at its archives (proxies, certificates, dates), as options.
+
+    mmdebstrap starts from an empty configuration and would go without them.
+    """
+    return [f'{name} "{value}"' for name, value in _acquire_options()]
+
+
+def _acquire_options() -> list[tuple[str, str]]:
+    wanted = ("Check-Valid-Until", "Check-Date", "ForceIPv4", "Retries", "http::", "https::")
+    said = run(["apt-config", "dump", "--format", "%f %v%n", "Acquire"]).stdout
+    pairs = [line.partition(" ") for line in said.splitlines()]
+    known = tuple(f"Acquire::{name}" for name in wanted)
+    # no value: a group's own line; a list's members end in "::" and mean nothing by themselves
+    return [(n, v) for n, _, v in pairs if v and n.startswith(known) and not n.endswith("::")]

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from vllm_cluster.lab.errors import LabError
-from vllm_cluster.lab.packages import Source, debian_sources
+from vllm_cluster.lab.packages import Source, debian_sources, download_options
 
 PACKAGES = (
     "systemd",
@@ -25,6 +25,8 @@ PACKAGES = (
     "nftables",
     "curl",
     "procps",
+    "kmod",
+    "e2fsprogs",
     "ca-certificates",
     "iputils-ping",
 )
@@ -67,7 +69,8 @@ _SETUP = (
     "useradd --create-home --shell /bin/bash ops",
     "install -d -m 0700 /root/.ssh && install -d -m 0700 -o ops -g ops /home/ops/.ssh",
     "install -d -m 2755 -g systemd-journal /var/log/journal",
-    "rm -f /etc/ssh/ssh_host_* /etc/hostname /etc/resolv.conf /var/lib/dbus/machine-id",
+    "rm -f /etc/apt/apt.conf.d/99mmdebstrap /etc/ssh/ssh_host_* /etc/hostname "
+    "/etc/resolv.conf /var/lib/dbus/machine-id",
     "systemctl mask --quiet " + " ".join(_MASKED),
 )
 
@@ -82,6 +85,7 @@ def _build(into: Path, release: str, sources: list[Source], log: Path) -> None:
     lines = [f"deb {s.uri} {s.suite} {s.components}" for s in sources]
     argv = ["mmdebstrap", "--variant=minbase", "--mode=root", "--format=directory"]
     argv += ["--skip=output/dev", f"--include={','.join(PACKAGES)}"]
+    argv += [f"--aptopt={option}" for option in download_options()]
     argv += ["--keyring=/usr/share/keyrings", release, str(into), "-"]
     with log.open("w") as out:
         done = subprocess.run(

@@ -11,7 +11,7 @@ from vllm_cluster.lab import disks
 from vllm_cluster.lab import layout as names
 from vllm_cluster.lab.errors import LabError
 from vllm_cluster.lab.layout import HostLayout, Layout
-from vllm_cluster.lab.packages import Source, apt_options
+from vllm_cluster.lab.packages import Source, date_options
 from vllm_cluster.lab.proc import run
 
 
@@ -107,7 +107,7 @@ def _configure_apt(root: Path, sources: list[Source]) -> None:
     options = {
         "Acquire::http::Proxy": f"http://{names.CONTROL_ADDRESS}:{names.APT_PORT}",
         "Acquire::Languages": "none",
-        **apt_options(),
+        **date_options(),
     }
     text = "".join(f'{name} "{value}";\n' for name, value in options.items())
     (root / "etc/apt/apt.conf.d/90lab").write_text(text)
