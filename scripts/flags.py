@@ -22,6 +22,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+from vllm_cluster.plan.refuse import RULES
+
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "vllm_cluster/plan/flags/data"
 LIMITS = ROOT / "vllm_cluster/plan/refuse/data"
@@ -100,6 +102,7 @@ def write(tool: str, version: str, *, keep: bool) -> None:
     sys.stdout.write(f"{path.relative_to(ROOT)}: {len(table['arguments'])} arguments\n")
     if tool == "vllm":
         write_limits(version, folder)
+        check_rules(version, folder)
     if not keep:
         shutil.rmtree(folder)
 
@@ -113,6 +116,17 @@ def write_limits(version: str, folder: Path) -> None:
     unread = found["models"]["not_read"]
     sys.stdout.write(f"{path.relative_to(ROOT)}: {len(found['models']['known'])} architectures")
     sys.stdout.write(f", not read: {', '.join(unread)}\n" if unread else "\n")
+
+
+def check_rules(version: str, folder: Path) -> None:
+    """Say which rules of vllm_cluster/plan/refuse a release no longer has, or has already."""
+    for rule in RULES:
+        path = folder / rule.file_in(version)
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        there = any(part in text for part in rule.says)
+        if there != rule.applies_to(version):
+            what = "is not in" if not there else "is in"
+            sys.stdout.write(f"rule {rule.id}: what it quotes {what} {rule.file_in(version)}\n")
 
 
 def main() -> None:

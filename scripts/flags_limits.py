@@ -7,36 +7,14 @@ Which models support pipeline parallelism or LoRA is read from the bases of thei
 
 import importlib
 import json
-import re
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
 
-from scripts import flags_stubs
+from scripts.flags_vllm import prepare, pretend_nvidia
 
 CAPABILITIES = (70, 75, 80, 86, 89, 90, 100, 103, 110, 120, 121)  # of NVIDIA GPUs, times ten
-
-
-def prepare(root: Path) -> None:
-    """Make the package importable."""
-    sys.modules["regex"] = re
-    hollow = {"vllm._C", "vllm._moe_C", "vllm.vllm_flash_attn", "vllm.ir", "huggingface_hub"}
-    flags_stubs.install(flags_stubs.Reading(root, "vllm", frozenset(hollow)))
-
-
-def pretend_nvidia() -> None:
-    """Let vLLM believe from here on that it runs on NVIDIA GPUs."""
-    interface = importlib.import_module("vllm.platforms.interface")
-
-    class Nvidia(interface.UnspecifiedPlatform):  # type: ignore[misc, name-defined]
-        _enum = interface.PlatformEnum.CUDA
-        device_type = "cuda"
-        device_name = "cuda"
-        dispatch_key = "CUDA"
-
-    platforms: Any = importlib.import_module("vllm.platforms")
-    platforms.current_platform = Nvidia()
 
 
 def models() -> dict[str, Any]:

@@ -35,11 +35,31 @@ NAMED_TYPES = {
 }
 
 
+def prepare(root: Path) -> None:
+    """Make the package importable."""
+    sys.modules["regex"] = re
+    hollow = {"vllm._C", "vllm._moe_C", "vllm.vllm_flash_attn", "vllm.ir", "huggingface_hub"}
+    flags_stubs.install(flags_stubs.Reading(root, "vllm", frozenset(hollow)))
+
+
+def pretend_nvidia() -> None:
+    """Let vLLM believe from here on that it runs on NVIDIA GPUs."""
+    interface = importlib.import_module("vllm.platforms.interface")
+
+    class Nvidia(interface.UnspecifiedPlatform):  # type: ignore[misc, name-defined]
+        _enum = interface.PlatformEnum.CUDA
+        device_type = "cuda"
+        device_name = "cuda"
+        dispatch_key = "CUDA"
+
+    platforms: Any = importlib.import_module("vllm.platforms")
+    platforms.current_platform = Nvidia()
+
+
 def build_parser(root: Path) -> argparse.ArgumentParser:
     """Run the released code that builds the parser of `vllm serve`."""
-    sys.modules["regex"] = re
-    hollow = frozenset({"vllm._C", "vllm._moe_C", "vllm.vllm_flash_attn", "vllm.ir"})
-    flags_stubs.install(flags_stubs.Reading(root, "vllm", hollow))
+    prepare(root)
+    pretend_nvidia()
     # The released code looks at the command line: with a help argument, though not `--help` alone,
     # it also reads the descriptions, and with them what is deprecated.
     sys.argv = ["vllm", "serve", "--help=all"]
