@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-_OWN_FOLDERS = ("/tmp", "/root", "/run", "/dev/shm")  # noqa: S108 - inside the tree
+_OWN_FOLDERS = ("/tmp", "/root", "/run", "/dev/shm")
 
 
 def command(

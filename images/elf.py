@@ -32,7 +32,7 @@ def cut(path: Path) -> int:
         file.seek(table_at)
         segments = [_SEGMENT.unpack(file.read(_SEGMENT.size)) for _ in range(count)]
         # p_offset is field 2, p_filesz field 5
-        end = max(
+        end: int = max(
             table_at + count * _SEGMENT.size, *(segment[2] + segment[5] for segment in segments)
         )
         if end >= size:

@@ -1,5 +1,6 @@
-"""The CPU platform of vLLM 0.32 with the two answers that Ray on several hosts needs."""
+"""The CPU platform of vLLM 0.32 with the answers that Ray on several hosts needs."""
 
+import torch  # type: ignore[import-not-found]
 from vllm.platforms.cpu import CpuPlatform  # type: ignore[import-not-found]
 
 
@@ -9,6 +10,15 @@ class RayCpuPlatform(CpuPlatform):  # type: ignore[misc]
     # A resource of our own making would not do: vLLM asks Ray for accelerator ids by this name
     # (RayWorkerProc.get_node_and_physical_gpu_ids), and Ray knows ids for GPUs only.
     ray_device_key = "GPU"
+
+    @property
+    def supported_dtypes(self) -> list[torch.dtype]:
+        """Return the number formats, the one for a float32 checkpoint and `--dtype auto` first.
+
+        vLLM would narrow such a checkpoint to bfloat16, where the order in which ranks add up
+        their parts can change which token wins.
+        """
+        return [torch.float32, torch.bfloat16, torch.float16]
 
     @classmethod
     def get_device_communicator_cls(cls) -> str:

@@ -1,0 +1,1 @@
+"""What one vLLM process answers: the measure for what a cluster answers."""
