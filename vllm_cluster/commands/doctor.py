@@ -25,15 +25,16 @@ named beneath. Exit codes: 0 sound, 1 failing, 2 could not look.
 @click.option("--plane", multiple=True, type=click.Choice(PLANES), help="Show this plane alone.")
 @click.option("--host", multiple=True, help="Show this host alone; all are looked at.")
 @click.option("--all", "everything", is_flag=True, help="Show in full what follows from a cause.")
+@click.option("--deep", is_flag=True, help="Let DCGM diagnose the GPUs too: half a minute.")
 @click.option("--watch", type=click.FloatRange(min=1), metavar="S", help="Again every S seconds.")
 def command(
     file: Path, *, as_json: bool, plane: tuple[str, ...], host: tuple[str, ...],
-    everything: bool, watch: float | None,
+    everything: bool, deep: bool, watch: float | None,
 ) -> None:  # fmt: skip
     """Look, print, exit. With --watch print whenever something changed, until interrupted."""
     last = ""
     while True:
-        found = examine(file)
+        found = examine(file, deep=deep)
         unknown = set(host) - set(found.case.plan.hosts)
         if unknown:
             names = ", ".join(found.case.plan.hosts)

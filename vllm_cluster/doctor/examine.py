@@ -33,10 +33,10 @@ class Examination:
         return 1 if "failing" in severities else 2 if "blind" in severities else 0
 
 
-def examine(file: Path, *, only: tuple[str, ...] = ()) -> Examination:
+def examine(file: Path, *, only: tuple[str, ...] = (), deep: bool = False) -> Examination:
     """Look at the cluster of `file` and run every check. Raises DescriptionError."""
     known = context(file.resolve())
-    found = look(known.cluster, known.plan, only=only)
+    found = look(known.cluster, known.plan, only=only, deep=deep)
     case = case_of(known, found)
     return Examination(case, found, tuple(ordered(findings(case))))
 

@@ -19,6 +19,7 @@ from vllm_cluster.spec import Cluster
 CONNECT_TIMEOUT_S = 6
 # The script's own limits add up to less; beyond this a host counts as not answering.
 ANSWER_TIMEOUT_S = 40
+_DEEP_TIMEOUT_S = 180
 _SSH_FAILED = 255
 
 
@@ -154,13 +155,21 @@ class Look:
     seconds: float = 0.0
 
 
-def look(cluster: Cluster, plan: Plan, *, only: tuple[str, ...] = (), log_lines: int = 0) -> Look:
+def look(
+    cluster: Cluster,
+    plan: Plan,
+    *,
+    only: tuple[str, ...] = (),
+    log_lines: int = 0,
+    deep: bool = False,
+) -> Look:
     """Look at `only` these hosts (default: all) in one round trip each."""
     began_s = time.monotonic()
     hosts = [host for host in plan.hosts.values() if not only or host.name in only]
     salt = secrets.token_hex(16)
-    scripts = {h.name: script(plan, h, salt=salt, log_lines=log_lines) for h in hosts}
-    replies = everywhere(cluster, hosts, scripts, ANSWER_TIMEOUT_S)
+    scripts = {h.name: script(plan, h, salt=salt, log_lines=log_lines, deep=deep) for h in hosts}
+    limit_s = ANSWER_TIMEOUT_S + (_DEEP_TIMEOUT_S if deep else 0)
+    replies = everywhere(cluster, hosts, scripts, limit_s)
     facts: dict[str, HostFacts] = {}
     silent: dict[str, Silence] = {}
     for host in hosts:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.checks.network import card_of
-from vllm_cluster.doctor.finding import Finding, Plane, on
+from vllm_cluster.doctor.finding import Finding, Plane, Step, on
 from vllm_cluster.facts.doctor.model import HostFacts
 from vllm_cluster.plan import HostPlan, environment, paths
 
@@ -35,8 +35,19 @@ def file(case: Case) -> Iterator[Finding]:
             expected=f"{name}={wanted[name]}" if name in wanted else f"no {name}",
             found=f"{name}={found[name]}" if name in found else f"no {name}",
             evidence=f"{paths.ENVIRONMENT}: {len(wrong)} lines differ: {', '.join(sorted(wrong))}",
-            fix=case.run_deploy(),
+            fix=(*case.run_deploy(), *_restarts(host, facts, card)),
         )  # fmt: skip
+
+
+def _restarts(host: HostPlan, facts: HostFacts, card: str) -> tuple[Step, ...]:
+    """Containers that were started with the wrong file; the deploy does not know of those."""
+    wrong = [
+        f"{name}.service"
+        for name, inside in facts.docker.inside.items()
+        if name in host.containers
+        and any(_differences(host, facts, name, card, inside.environment))
+    ]
+    return on(host.name, f"systemctl restart --no-block {' '.join(wrong)}") if wrong else ()
 
 
 def running(case: Case) -> Iterator[Finding]:

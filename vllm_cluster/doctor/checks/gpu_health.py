@@ -82,6 +82,7 @@ def xids(case: Case) -> Iterator[Finding]:
 
 def modes(case: Case) -> Iterator[Finding]:
     """MIG off, compute mode default, persistence on."""
+    told: set[str] = set()
     for host, facts, card in _cards(case):
         if card.mig:
             yield Finding(
@@ -100,7 +101,9 @@ def modes(case: Case) -> Iterator[Finding]:
                 evidence=f"{card.uuid}: compute_mode {card.compute_mode}",
                 fix=on(host.name, f"nvidia-smi -i {card.index} -c DEFAULT"),
             )  # fmt: skip
-        if card.persistence is False and facts.system.uptime_s > _BOOT_GRACE_S:
+        settled = facts.system.uptime_s > _BOOT_GRACE_S
+        if card.persistence is False and settled and host.name not in told:
+            told.add(host.name)
             yield Finding(
                 "gpu.persistence", "gpu", host.name,
                 expected=f"persistence mode on GPU {card.index}",
@@ -110,7 +113,6 @@ def modes(case: Case) -> Iterator[Finding]:
                        "nvidia-smi -pm 1"),
                 severity="warning",
             )  # fmt: skip
-            return
 
 
 # nvidia-persistenced reports off for a while just after a boot.
@@ -118,7 +120,13 @@ _BOOT_GRACE_S = 120
 
 
 def speed(case: Case) -> Iterator[Finding]:
-    """What makes a GPU slower than it is."""
+    """What makes a GPU slower than it is, or than its neighbours.
+
+    Clouds give an A10G or a T4 eight of its sixteen lanes, so a link's width is compared with that
+    of the other GPUs; the generation falls whenever a GPU idles.
+    """
+    widths = [card.link_width[0] for _, _, card in _cards(case) if card.link_width]
+    usual = max(widths, key=widths.count, default=0)
     for host, _, card in _cards(case):
         if card.throttle:
             yield Finding(
@@ -129,11 +137,10 @@ def speed(case: Case) -> Iterator[Finding]:
                 fix=by_hand(f"Mend cooling or power of {host.name}"),
                 severity="warning",
             )  # fmt: skip
-        # The generation falls when a GPU idles; the width never does.
-        if card.link_width and card.link_width[0] < card.link_width[1]:
+        if card.link_width and card.link_width[0] < usual:
             yield Finding(
                 "gpu.link", "gpu", host.name,
-                expected=f"PCIe x{card.link_width[1]} for GPU {card.index}",
+                expected=f"PCIe x{usual} for GPU {card.index}, as for the others",
                 found=f"x{card.link_width[0]}",
                 evidence=f"{card.uuid}: {card.bus} current_link_width {card.link_width[0]}x",
                 fix=by_hand(f"Reseat GPU {card.index} of {host.name}, or look for a riser that "
@@ -184,12 +191,12 @@ def updates(case: Case) -> Iterator[Finding]:
 
 
 def dcgm(case: Case) -> Iterator[Finding]:
-    """What DCGM's background health checks have found."""
+    """What DCGM's background checks have found since the boot, and its diagnosis with --deep."""
     if case.plan.accelerator != "nvidia":
         return
     for host, facts in case.seen():
         if facts.gpus.dcgm:
-            failing = any("Failure" in words for words in facts.gpus.dcgm)
+            failing = any(words.startswith("FAILURE") for words in facts.gpus.dcgm)
             yield Finding(
                 "gpu.dcgm", "gpu", host.name,
                 expected="health of all GPUs, as DCGM sees it",

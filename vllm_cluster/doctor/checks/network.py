@@ -207,7 +207,9 @@ def rdma(case: Case) -> Iterator[Finding]:
                 why = {
                     "INIT": "no subnet manager has given it an address",
                     "INITIALIZING": "no subnet manager has given it an address",
-                    "DOWN": f"no link ({port.physical or 'no signal'})",
+                    "DOWN": "the cable has a link, but the port is switched off"
+                    if port.physical == "LinkUp"
+                    else f"no link ({port.physical or 'no signal'})",
                 }.get(port.state, port.physical)
                 yield Finding(
                     "network.rdma-port", "network", host.name,

@@ -32,7 +32,8 @@ def units(case: Case) -> Iterator[Finding]:
                 expected=f"{unit.name} running",
                 found=state_words(unit),
                 evidence=first_cause(unit.log) or f"{unit.name}: {unit.active} {unit.sub}",
-                fix=on(host.name, start_command(unit)),
+                # vLLM is stopped with its head, and does not come back with it by itself.
+                fix=on(host.name, start_command(unit) + " vllm.service" * (name == "ray-head")),
             )  # fmt: skip
 
 

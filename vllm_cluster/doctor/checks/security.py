@@ -68,6 +68,15 @@ def secrets(case: Case) -> Iterator[Finding]:
                     evidence=f"stat: cannot statx '{path}': No such file or directory",
                     fix=case.run_deploy(),
                 )  # fmt: skip
+        if facts.secrets.get(paths.API_KEY) not in {None, case.secrets.get(paths.API_KEY)}:
+            yield Finding(
+                "security.secret-other", "security", host.name,
+                expected=f"the operator's API key in {paths.API_KEY}",
+                found="another one",
+                evidence=f"salted digests: {facts.secrets[paths.API_KEY]}, "
+                f"{case.secrets.get(paths.API_KEY)}",
+                fix=case.run_deploy(),
+            )  # fmt: skip
         for path in (*wanted, paths.SECRETS):
             file = facts.files.get(path)
             if file is None:

@@ -49,7 +49,7 @@ def installed(case: Case) -> Iterator[Finding]:
                     expected=f"{name} as it lies on the disk",
                     found="systemd has not read it since it changed",
                     evidence=f"systemctl show {name}: NeedDaemonReload=yes",
-                    fix=case.run_deploy(),
+                    fix=on(host.name, "systemctl daemon-reload"),
                 )  # fmt: skip
 
 

@@ -1,8 +1,7 @@
-"""`nvidia-smi -q -x`, the driver's own words, `dcgmi health`."""
+"""`nvidia-smi -q -x`, the driver's own words, DCGM's."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -32,7 +31,10 @@ def gpus(sections: Sections) -> Gpus:
         devices=frozenset(said.get("device", [])),
         cdi=frozenset(row.rpartition(".so.")[2] for row in said.get("cdi", [])),
         topology=sections.one("topology").text,
-        dcgm=dcgm_health(sections.one("dcgmi-health").text),
+        dcgm=(
+            *dcgm_log(sections.one("dcgm-log").lines),
+            *dcgm_diag(sections.one("dcgmi-diag").text),
+        ),
     )
     return smi(text, base) if text else base
 
@@ -158,30 +160,28 @@ def _processes(gpu: Element) -> Iterator[tuple[int, str]]:
             yield pid, _text(item, "process_name")
 
 
-def dcgm_health(text: str) -> tuple[str, ...]:
-    """What `dcgmi health --check --json` finds wrong: `GPU 0 Memory: words`; nothing when healthy.
+def dcgm_log(lines: tuple[str, ...]) -> tuple[str, ...]:
+    """What DCGM's background checks said, each once: `WARNING Thermal: words`."""
+    found = (re.search(r"Detected a (\w+) in health system (\w+): '?(.*?)'?$", x) for x in lines)
+    return tuple(dict.fromkeys(f"{m[1]} {m[2]}: {m[3].strip()}" for m in found if m))
 
-    The JSON nests `body -> Health/GPU -> children -> system -> value`. Empty where no watches are
-    set: then DCGM knows nothing.
+
+def dcgm_diag(text: str) -> tuple[str, ...]:
+    """What the table of `dcgmi diag` does not pass: `FAILURE memory: GPU1: Fail`.
+
+    DCGM 3 prints a row a test, DCGM 4 rows of GPUs beneath each. Warnings follow as rows whose
+    first column is `Warning`, or a name already said.
     """
-    start = text.find("{")
-    try:
-        found = json.loads(text[start:]) if start >= 0 else {}
-    except json.JSONDecodeError:
-        return ()
-    return tuple(dict.fromkeys(_unhealthy(found.get("body", found), ())))
-
-
-def _unhealthy(node: Any, above: tuple[str, ...]) -> Iterator[str]:
-    if isinstance(node, list):
-        for item in node:
-            yield from _unhealthy(item, above)
-        return
-    if not isinstance(node, dict):
-        return
-    for name, item in node.items():
-        here = above if name in {"children", "value"} else (*above, name)
-        if name == "value" and isinstance(item, str) and re.search(r"\b(Warning|Failure)\b", item):
-            yield f"{' '.join(above)}: {' '.join(item.split())}"
-        else:
-            yield from _unhealthy(item, here)
+    found: list[str] = []
+    test = ""
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if len(cells) != 2 or not line.strip().startswith("|") or cells[0].startswith("-----"):
+            continue
+        name, result = cells
+        test = name if name and name not in {"Warning", "Info", "Error"} else test
+        if re.search(r"\bFail\b", result):
+            found.append(f"FAILURE {test}: {result}")
+        elif re.search(r"\bWarn\b", result) or name in {"Warning", "Error"}:
+            found.append(f"WARNING {test}: {result}")
+    return tuple(dict.fromkeys(found))

@@ -25,13 +25,14 @@ SYSTEM_UNITS = (
 DAEMON_JSON = "/etc/docker/daemon.json"
 
 
-def script(plan: Plan, host: HostPlan, *, salt: str, log_lines: int = 0) -> str:
+def script(plan: Plan, host: HostPlan, *, salt: str, log_lines: int = 0, deep: bool = False) -> str:
     """Bash that prints all that doctor wants to know of `host`, as root, and changes nothing.
 
     `salt` makes the digests of secrets good for comparing within one run only. `log_lines`: how
-    much of the units' journals to bring beside that of failing ones.
+    much of the units' journals to bring beside that of failing ones. `deep`: let DCGM run its
+    short diagnosis too, half a minute a host.
     """
-    values = "\n".join(_values(plan, host, salt, log_lines))
+    values = "\n".join(_values(plan, host, salt, log_lines, deep=deep))
     return f"{values}\nvalues={shlex.quote(values)}\n{_program()}\nmain </dev/null\n"
 
 
@@ -53,7 +54,7 @@ def unit_names(host: HostPlan) -> list[str]:
     return [FIREWALL_UNIT, *(f"{unit}.service" for unit in host.units)]
 
 
-def _values(plan: Plan, host: HostPlan, salt: str, log_lines: int) -> list[str]:
+def _values(plan: Plan, host: HostPlan, salt: str, log_lines: int, *, deep: bool) -> list[str]:
     ours = unit_names(host)
     peers = [
         f"{peer.name} {peer.address} {' '.join(map(str, peer_ports(plan, peer)))}"
@@ -88,6 +89,7 @@ def _values(plan: Plan, host: HostPlan, salt: str, log_lines: int) -> list[str]:
                 "model_path": plan.model_path,
                 "weights": plan.weights_directory,
                 "state": paths.STATE,
+                "ray_directory": paths.RAY,
                 "docker_root": "/var/lib/docker",
                 "secrets_directory": paths.SECRETS,
                 "agent_port": port(plan, "ray agent http"),
@@ -99,6 +101,7 @@ def _values(plan: Plan, host: HostPlan, salt: str, log_lines: int) -> list[str]:
                 "completion_limit": COMPLETION_LIMIT_S,
                 "salt": salt,
                 "log_lines": log_lines,
+                "deep": "yes" if deep else "no",
             }.items()
         ),
     ]

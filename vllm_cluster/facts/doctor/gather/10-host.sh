@@ -34,7 +34,7 @@ largest() {
 
 disks() {
   local path line full=()
-  for path in / "$state" "$docker_root" /var/log; do
+  for path in / "$state" "$ray_directory" "$docker_root" /var/log; do
     begin disk "$path"
     line=$(disk "$(nearest "$path")")
     echo "$line"

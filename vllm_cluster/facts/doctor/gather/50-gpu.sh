@@ -11,5 +11,8 @@ gpu() {
   if have nvidia-smi; then timeout 20 nvidia-smi -q -x 2>&1; else echo "no nvidia-smi"; fi
   begin topology
   have nvidia-smi && timeout 10 nvidia-smi topo -m 2>&1
-  if have dcgmi; then begin dcgmi-health; timeout 8 dcgmi health --group 0 --check --json 2>&1; fi
+  begin dcgm-log
+  timeout 4 journalctl --boot --unit=nvidia-dcgm --lines=2000 --no-pager --output=cat 2>/dev/null |
+    grep 'in health system' | tail -n 20
+  if [ "$deep" = yes ] && have dcgmi; then begin dcgmi-diag; timeout 180 dcgmi diag -r 1 2>&1; fi
 }

@@ -1,0 +1,105 @@
+"""Faults of Docker, units, secrets, the model, Ray and vLLM."""
+
+from __future__ import annotations
+
+from tests.lab.doctor.fault import Fault, on
+
+_UNITS = "/etc/systemd/system"
+_WORKER = f"{_UNITS}/ray-worker.service"
+_ENV = "/etc/vllm-cluster/cluster.env"
+_SECRETS = "/etc/vllm-cluster/secrets"
+_MODEL = "cd /var/lib/vllm-cluster/models/tiny/*/ && "
+_IMAGE = "image=$(docker inspect --format '{{.Image}}' $(docker ps --quiet | head -n 1)) && "
+_RELOAD = "systemctl daemon-reload && "
+_STOP_PROCESS = "kill -STOP $(pgrep --oldest --full '%s')"
+
+FAULTS = (
+    Fault("docker-masked", "Docker is masked and stopped", "docker.masked", "node-b",
+          on("node-b", "systemctl stop docker.socket docker && "
+             "systemctl mask docker.service docker.socket"), consequence="ray.worker-down"),
+    Fault("daemon-json", "daemon.json is no JSON any more", "docker.config", "node-b",
+          on("node-b", "sed -i '1s/{/{,/' /etc/docker/daemon.json && "
+             "! systemctl restart docker"), consequence="ray.worker-down"),
+    Fault("docker-stopped", "somebody stopped Docker", "docker.down", "node-b",
+          on("node-b", "systemctl stop docker.socket docker"), consequence="ray.worker-down"),
+    Fault("leftover", "a container of an earlier attempt holds on", "docker.leftover", "node-b",
+          on("node-b", _IMAGE + "docker run --detach --rm --name node-4711 --entrypoint sleep "
+             "$image 3600"), quick=True),
+    Fault("published", "a container publishes a port past the firewall",
+          "security.published-port", "node-a",
+          on("node-a", _IMAGE + "docker run --detach --rm --publish 8081:80 --name web "
+             "--entrypoint sleep $image 3600"), quick=True),
+    Fault("image-gone", "a worker's image was pruned", "docker.image-missing", "node-b",
+          on("node-b", _IMAGE + "systemctl stop ray-worker && docker rmi --force $image && "
+             "systemctl start --no-block ray-worker"), consequence="ray.worker-down",
+          heal_timeout_s=400),
+    Fault("image-unequal", "a worker was moved to another image by hand", "ray.unit-changed",
+          "node-b",
+          on("node-b", "docker commit ray-worker other:1 && new=$(docker image inspect --format "
+             f"'{{{{.Id}}}}' other:1) && sed -i \"s/sha256:[0-9a-f]*/$new/\" {_WORKER} && "
+             + _RELOAD + "systemctl restart ray-worker"),
+          tidy=on("node-b", "docker rmi --force other:1")),
+    Fault("masked", "a unit was masked and stopped", "ray.masked", "node-b",
+          on("node-b", f"ln -sf /dev/null {_WORKER} && " + _RELOAD
+             + "systemctl stop ray-worker"), consequence="ray.node-missing"),
+    Fault("disabled", "a unit will not come back after a reboot", "ray.disabled", "node-b",
+          on("node-b", "systemctl disable ray-worker"), quick=True),
+    Fault("shm-small", "/dev/shm of 64 MB", "ray.unit-changed", "node-b",
+          on("node-b", f"sed -i 's/--shm-size=[0-9]*/--shm-size=67108864/' {_WORKER} && "
+             + _RELOAD + "systemctl restart ray-worker")),
+    Fault("shm-stale", "a container was started with too small a /dev/shm", "memory.shm",
+          "node-b",
+          on("node-b", f"cp {_WORKER} /tmp/kept && "
+             f"sed -i 's/--shm-size=[0-9]*/--shm-size=134217728/' {_WORKER} && " + _RELOAD
+             + f"systemctl restart ray-worker && cp /tmp/kept {_WORKER} && "
+             "systemctl daemon-reload")),
+    Fault("drop-in", "a drop-in changes a unit behind the plan's back", "ray.unit-changed",
+          "node-b",
+          on("node-b", f"mkdir -p {_WORKER}.d && printf '[Service]\\nRestart=no\\n' > "
+             f"{_WORKER}.d/override.conf && systemctl daemon-reload"),
+          tidy=on("node-b", f"rmdir {_WORKER}.d")),
+    Fault("not-reloaded", "a unit file was touched and not read again", "ray.not-loaded",
+          "node-b", on("node-b", f"touch {_WORKER}"), quick=True),
+    Fault("wrong-card-file", "another card stands in cluster.env",
+          "collective.environment-changed", "node-b",
+          on("node-b", f"sed -i 's/^GLOO_SOCKET_IFNAME=.*/GLOO_SOCKET_IFNAME=docker0/' {_ENV}"),
+          quick=True),
+    Fault("wrong-card", "gloo takes docker0: it starts and hangs",
+          "collective.environment-changed", "node-b",
+          on("node-b", f"sed -i 's/^GLOO_SOCKET_IFNAME=.*/GLOO_SOCKET_IFNAME=docker0/' {_ENV} && "
+             "systemctl restart ray-worker"), consequence="collective.card"),
+    Fault("token", "a worker has another Ray token", "ray.token", "node-b",
+          on("node-b", f"echo 0123456789abcdef > {_SECRETS}/ray-token && "
+             "systemctl restart ray-worker"), consequence="ray.node-missing"),
+    Fault("token-gone", "the Ray token is gone", "security.secret-missing", "node-b",
+          on("node-b", f"rm {_SECRETS}/ray-token"), quick=True),
+    Fault("api-key-gone", "the API key's file is gone", "security.secret-missing", "node-a",
+          on("node-a", f"rm {_SECRETS}/api-key"), quick=True),
+    Fault("api-key-other", "the API key on the head is not the operator's",
+          "security.secret-other", "node-a",
+          on("node-a", f"echo another > {_SECRETS}/api-key"), quick=True),
+    Fault("secret-readable", "everybody on the host can read the API key",
+          "security.secret-readable", "node-a",
+          on("node-a", f"chmod 644 {_SECRETS}/api-key"), quick=True),
+    Fault("head-stopped", "the Ray head was stopped", "ray.head-down", "node-a",
+          on("node-a", "systemctl stop ray-head"), consequence="vllm.down"),
+    Fault("gave-up", "a worker in a crash loop gave up", "ray.worker-down", "node-b",
+          on("node-b", "for i in $(seq 14); do systemctl restart ray-worker || break; done; "
+             "systemctl is-failed ray-worker"), consequence="ray.node-missing"),
+    Fault("raylet-hung", "a raylet hangs behind an active unit", "ray.raylet", "node-b",
+          on("node-b", _STOP_PROCESS % "ray/raylet/raylet")),
+    Fault("model-gone", "the weights are missing on one host", "model.missing", "node-b",
+          on("node-b", "rm -r /var/lib/vllm-cluster/models/tiny/*"), quick=True),
+    Fault("model-file", "one file of the weights is missing", "model.files", "node-b",
+          on("node-b", _MODEL + "rm model-00002-of-00002.safetensors"), quick=True),
+    Fault("model-short", "one file of the weights is cut short", "model.files", "node-b",
+          on("node-b", _MODEL + "truncate --size=-1 model-00001-of-00002.safetensors"),
+          quick=True),
+    Fault("model-byte", "one byte of the weights is another", "model.corrupt", "node-b",
+          on("node-b", _MODEL + "printf X | dd of=model-00001-of-00002.safetensors bs=1 "
+             "seek=70000 conv=notrunc status=none"), quick=True),
+    Fault("vllm-stopped", "somebody stopped vLLM", "vllm.down", "node-a",
+          on("node-a", "systemctl stop vllm")),
+    Fault("engine-hung", "/health says 200, and no token comes", "vllm.hung", "node-a",
+          on("node-b", _STOP_PROCESS % "ray::RayWorkerP")),
+)  # fmt: skip

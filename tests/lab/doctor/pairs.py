@@ -1,0 +1,24 @@
+"""Pairs of faults that are put in together: one of each plane with one of another."""
+
+PAIRS: list[tuple[str, str]] = [
+    ("hosts-entry", "secret-readable"),
+    ("second-address", "model-byte"),
+    ("mtu", "leftover"),
+    ("gcs-dropped", "wrong-card-file"),
+    ("disk-full", "not-reloaded"),
+    ("read-only", "published"),
+    ("firewall-gone", "own-loopback"),
+    ("policy-drop", "disabled"),
+    ("data-plane-dropped", "hosts-gone"),
+    ("rejected", "token-gone"),
+    ("api-key-gone", "model-file"),
+    ("firewall-rule", "second-card"),
+    ("secret-readable", "model-short"),
+    ("leftover", "api-key-other"),
+    ("host-key", "hosts-entry"),
+    ("docker-stopped", "model-gone"),
+    ("token", "mtu"),
+    ("masked", "secret-readable"),
+    ("vllm-stopped", "gcs-dropped"),
+    ("power-cut", "hosts-entry"),
+]

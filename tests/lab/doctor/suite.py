@@ -1,0 +1,97 @@
+"""Runs doctor on a lab's cluster, applies its fixes word for word, keeps what it said."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from tests.lab.doctor.fault import Fault
+from tests.lab.harness import BIN, ROOT, Cluster
+
+RESULTS = ROOT / ".cache" / "doctor-faults.json"
+_NOTICE_TIMEOUT_S = 90
+
+
+@dataclass(frozen=True)
+class Said:
+    """One run of doctor."""
+
+    code: int
+    seconds: float
+    findings: list[dict[str, Any]]
+
+    @property
+    def first(self) -> dict[str, Any] | None:
+        """The first line that is no warning."""
+        return next((f for f in self.findings if f["severity"] != "warning"), None)
+
+    def has(self, identity: str) -> bool:
+        """Whether a finding of that id is there, first or not."""
+        return any(finding["id"] == identity for finding in self.findings)
+
+    def names(self) -> str:
+        """All of it, for a failed test's words."""
+        return json.dumps(
+            [{k: f[k] for k in ("id", "host", "found", "evidence", "caused_by")}
+             for f in self.findings], indent=1)  # fmt: skip
+
+
+def doctor(cluster: Cluster) -> Said:
+    """Run it as a person does."""
+    done = subprocess.run(
+        [BIN / "vllm-cluster", "doctor", "--json", str(cluster.description)],
+        cwd=ROOT, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.stdout.startswith("{"), done.stdout + done.stderr
+    said = json.loads(done.stdout)
+    assert said["exit_code"] == done.returncode
+    return Said(done.returncode, said["seconds"], said["findings"])
+
+
+def await_sound(cluster: Cluster, timeout_s: float) -> float:
+    """Seconds until doctor has nothing to say."""
+    began = time.monotonic()
+    while (said := doctor(cluster)).findings:
+        assert time.monotonic() - began < timeout_s, f"not sound: {said.names()}"
+    return time.monotonic() - began
+
+
+def await_said(cluster: Cluster, identity: str) -> Said:
+    """Doctor's words once `identity` is among them; any failing line where it is empty."""
+    began = time.monotonic()
+    while True:
+        said = doctor(cluster)
+        if said.has(identity) if identity else said.first is not None:
+            return said
+        waited = time.monotonic() - began
+        assert waited < _NOTICE_TIMEOUT_S, f"no {identity or 'finding'}: {said.names()}"
+
+
+def apply_fix(cluster: Cluster, fault: Fault, finding: dict[str, Any]) -> None:
+    """Every step of the fix, word for word."""
+    assert finding["fix"], finding
+    for step in finding["fix"]:
+        if step["on"] == "by hand":
+            assert fault.by_hand is not None, f"a fix by hand was not expected: {step['command']}"
+            fault.by_hand(cluster)
+        elif step["on"] == "here":
+            environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
+            done = subprocess.run(
+                ["bash", "-c", step["command"]], cwd=ROOT, env=environment, check=False,
+                capture_output=True, text=True, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        else:
+            done = cluster.lab.host(step["on"]).ssh(step["command"], timeout_s=300)
+            assert done.returncode == 0, f"{step['command']}: {done.stderr}"
+
+
+def keep(name: str, row: dict[str, Any]) -> None:
+    """Add a row to the results, from which the table is written."""
+    rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    rows[name] = row
+    RESULTS.write_text(json.dumps(rows, indent=1, sort_keys=True) + "\n")

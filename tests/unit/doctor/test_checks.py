@@ -1,0 +1,269 @@
+"""One fault a test: the first line, its plane, its fix."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.doctor.cases import changed, first, ids, sound
+from vllm_cluster.doctor.case import Case
+from vllm_cluster.doctor.reach import Silence
+from vllm_cluster.facts.doctor.model import Answer, Disk, Mount, Owner, Peer
+
+ENV = "/etc/vllm-cluster/cluster.env"
+TOKEN = "/etc/vllm-cluster/secrets/ray-token"
+WEIGHTS = "/var/lib/vllm-cluster/models"
+
+
+def command(case: Case) -> str:
+    """The first line's first step."""
+    return first(case).fix[0].command
+
+
+def test_a_changed_host_key_is_told_from_a_dead_host() -> None:
+    words = "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nOffending key in hosts:3"
+    case = sound()
+    case = replace(
+        case, facts={"node-a": case.facts["node-a"]},
+        silent={"node-b": Silence("node-b", words, "ssh node-b")}, known_hosts="hosts",
+    )  # fmt: skip
+    assert first(case).id == "host.key-changed"
+    assert command(case) == "ssh-keygen -R 10.77.0.12 -f hosts"
+
+
+def test_a_host_without_root_is_no_sound_host() -> None:
+    case = changed(sound(), "node-b", root=False)
+    assert first(case).id == "host.no-root"
+    assert first(case).severity == "blind"
+
+
+@pytest.mark.parametrize(("offset_s", "found"), [(4.0, True), (-4.0, True), (0.4, False)])
+def test_a_clock_apart_from_the_others(offset_s: float, *, found: bool) -> None:
+    case = changed(sound(), "node-b", clock_offset_s=offset_s)
+    assert ("host.clock" in ids(case)) is found
+
+
+def test_a_port_of_the_plan_held_by_another_process() -> None:
+    facts = sound().facts["node-b"]
+    owner = Owner(6380, 77, "sshd", ours=False, unit="squatter.service", line="LISTEN 6380")
+    case = changed(sound(), "node-b", owners=(*facts.owners, owner))
+    assert first(case).id == "host.port-taken"
+    assert command(case) == "systemctl disable --now squatter.service"
+
+
+def test_ports_in_the_ephemeral_range_are_a_warning_unless_reserved() -> None:
+    system = replace(sound().facts["node-a"].system, ephemeral=(1024, 65000))
+    case = changed(sound(), "node-a", system=system)
+    assert first(case).id == "host.ports-ephemeral"
+    assert first(case).severity == "warning"
+    reserved = replace(system, reserved=((6379, 6387), (8000, 8000), (8265, 8265),
+                                         (10001, 10001), (20000, 20999)))  # fmt: skip
+    assert ids(changed(sound(), "node-a", system=reserved)) == []
+
+
+def test_a_full_disk_names_the_sessions_that_may_go() -> None:
+    ray = "/var/lib/vllm-cluster/ray"
+    disk = Disk(ray, ray, "tmpfs", 2**31, 10**6, 1000, 900)
+    usage = (f"500000000\t{ray}/session_2026-01-01_x", f"500000000\t{ray}")
+    disks = {**sound().facts["node-b"].disks, ray: disk}
+    case = changed(sound(), "node-b", disks=disks, usage=usage)
+    assert first(case).id == "host.disk-full"
+    assert command(case).startswith(f"cd {ray} && keep=")
+
+
+def test_a_hung_network_mount_is_the_cause_of_a_model_that_cannot_be_seen() -> None:
+    facts = sound().facts["node-b"]
+    mounts = (*facts.mounts, Mount(WEIGHTS, "nfs4", "store:/models", frozenset({"rw"})))
+    disks = {**facts.disks, WEIGHTS: Disk(WEIGHTS, hung=True)}
+    model = replace(facts.model, present=False, hung=True, sizes={})
+    case = changed(sound(), "node-b", mounts=mounts, disks=disks, model=model)
+    assert first(case).id == "host.mount-hung"
+    assert "store:/models" in first(case).found
+    assert "model.missing" not in ids(case)
+
+
+def test_a_read_only_state_disk() -> None:
+    facts = sound().facts["node-b"]
+    mount = Mount("/", "ext4", "/dev/sda1", frozenset({"ro"}))
+    case = changed(sound(), "node-b", mounts=(*facts.mounts, mount))
+    assert first(case).id == "host.read-only"
+    assert command(case) == "mount -o remount,rw /"
+
+
+def test_an_address_that_no_card_holds() -> None:
+    case = changed(sound(), "node-b", addresses={"127.0.0.1": "lo", "192.168.7.7": "eth0"})
+    assert first(case).id == "network.address-missing"
+
+
+def test_a_second_address_in_the_fabric() -> None:
+    addresses = {**sound().facts["node-b"].addresses, "10.77.0.77": "eth1"}
+    case = changed(sound(), "node-b", addresses=addresses)
+    assert first(case).id == "network.second-address"
+    assert command(case) == "ip address del 10.77.0.77/24 dev eth1"
+
+
+def test_the_smaller_mtu_of_two_is_the_odd_one() -> None:
+    facts = sound().facts["node-a"]
+    links = {**facts.links, "fabric0": replace(facts.links["fabric0"], mtu=9000)}
+    case = changed(sound(), "node-a", links=links)
+    assert first(case).id == "network.mtu"
+    assert first(case).host == "node-b"
+    assert command(case) == "ip link set dev fabric0 mtu 9000"
+
+
+def test_a_path_that_carries_less_than_the_cards() -> None:
+    facts = sound().facts["node-a"]
+    peers = {"node-b": replace(facts.peers["node-b"], ping="small", mtu=9000)}
+    case = changed(sound(), "node-a", peers=peers)
+    assert first(case).id == "network.mtu"
+    assert "only small ones arrive" in first(case).found
+
+
+def test_a_link_without_a_cable() -> None:
+    facts = sound().facts["node-b"]
+    link = replace(facts.links["fabric0"], flags=frozenset({"UP", "NO-CARRIER"}))
+    case = changed(sound(), "node-b", links={**facts.links, "fabric0": link})
+    assert first(case).id == "network.link-down"
+
+
+def test_a_name_that_leads_to_loopback() -> None:
+    facts = sound().facts["node-b"]
+    names = {**facts.names, "node-b": ("127.0.1.1",)}
+    case = changed(sound(), "node-b", names=names)
+    assert first(case).id == "network.name"
+    assert command(case) == case.deploy
+
+
+def test_a_foreign_line_in_the_hosts_file_is_taken_out_by_its_number() -> None:
+    facts = sound().facts["node-a"]
+    text = "10.1.1.1 node-b\n" + facts.contents["/etc/hosts"]
+    case = changed(
+        sound(), "node-a", names={**facts.names, "node-b": ("10.1.1.1",)},
+        contents={**facts.contents, "/etc/hosts": text},
+    )  # fmt: skip
+    assert command(case) == "sed -i '1d' /etc/hosts"
+
+
+def test_a_peer_that_nothing_reaches() -> None:
+    peer = Peer("node-b", "fabric0", ping="none", ports={6380: "dropped", 47991: "dropped"})
+    case = changed(sound(), "node-a", peers={"node-b": peer})
+    assert first(case).id == "network.peer-unreachable"
+
+
+def test_docker_that_does_not_answer_because_of_its_configuration() -> None:
+    facts = sound().facts["node-b"]
+    docker = replace(facts.docker, error="Cannot connect to the Docker daemon")
+    contents = {**facts.contents, "/etc/docker/daemon.json": "{,}"}
+    case = changed(sound(), "node-b", docker=docker, contents=contents)
+    assert first(case).id == "docker.config"
+    assert "ray.worker-down" not in ids(case)
+
+
+def test_ray_of_another_version_inside_a_container() -> None:
+    facts = sound().facts["node-b"]
+    inside = facts.docker.inside["ray-worker"]
+    other = replace(inside, packages={**inside.packages, "ray": "2.59.1"})
+    docker = replace(facts.docker, inside={"ray-worker": other})
+    case = changed(sound(), "node-b", docker=docker)
+    assert first(case).id == "ray.version"
+    assert first(case).found == "2.59.1"
+
+
+def test_python_of_another_patch_level() -> None:
+    facts = sound().facts["node-b"]
+    inside = replace(facts.docker.inside["ray-worker"], python="3.12")
+    case = changed(sound(), "node-b", docker=replace(facts.docker, inside={"ray-worker": inside}))
+    assert first(case).id == "ray.python"
+
+
+def test_another_token_on_one_host() -> None:
+    case = changed(sound(), "node-b", secrets={TOKEN: "ffff"})
+    assert first(case).id == "ray.token"
+    assert first(case).host == "node-b"
+
+
+def test_shared_memory_of_64_megabytes() -> None:
+    facts = sound().facts["node-b"]
+    inside = replace(facts.docker.inside["ray-worker"], shm_bytes=64 * 2**20)
+    case = changed(sound(), "node-b", docker=replace(facts.docker, inside={"ray-worker": inside}))
+    assert first(case).id == "memory.shm"
+    assert first(case).found == "64 MiB"
+
+
+def test_limits_below_those_of_the_plan() -> None:
+    facts = sound().facts["node-b"]
+    inside = replace(facts.docker.inside["ray-worker"], limits={"open files": 1024})
+    case = changed(sound(), "node-b", docker=replace(facts.docker, inside={"ray-worker": inside}))
+    assert first(case).id == "memory.limits"
+
+
+def test_a_worker_killed_for_want_of_memory_explains_that_ray_is_down() -> None:
+    facts = sound().facts["node-b"]
+    log = ("1795971960.5 node-b kernel: Out of memory: Killed process 99 (ray::RayWorkerP)",)
+    unit = replace(facts.units["ray-worker.service"], active="activating", sub="auto-restart")
+    units = {**facts.units, "ray-worker.service": unit}
+    case = changed(sound(), "node-b", kernel_log=log, units=units)
+    assert ids(case)[0] == "memory.out"
+    assert "ray.worker-down" in ids(case)
+
+
+def test_the_wrong_card_for_gloo() -> None:
+    facts = sound().facts["node-b"]
+    text = facts.contents[ENV].replace("GLOO_SOCKET_IFNAME=fabric0", "GLOO_SOCKET_IFNAME=eth9")
+    case = changed(sound(), "node-b", contents={**facts.contents, ENV: text})
+    assert first(case).id == "collective.environment-changed"
+    assert first(case).found == "GLOO_SOCKET_IFNAME=eth9"
+
+
+def test_an_engine_that_hangs_behind_a_healthy_answer() -> None:
+    facts = sound().facts["node-a"]
+    api = replace(facts.api, completion=Answer(words="no answer", timed_out=True))
+    case = changed(sound(), "node-a", api=api)
+    assert first(case).id == "vllm.hung"
+
+
+def test_a_busy_engine_is_no_hung_one() -> None:
+    facts = sound().facts["node-a"]
+    api = replace(facts.api, completion=Answer(words="no answer", timed_out=True),
+                  metrics={"vllm:num_requests_waiting": 9.0})  # fmt: skip
+    case = changed(sound(), "node-a", api=api)
+    assert first(case).id == "vllm.busy"
+    assert first(case).severity == "warning"
+
+
+def test_an_api_that_asks_for_no_key() -> None:
+    api = replace(sound().facts["node-a"].api, keyless_status=200)
+    assert first(changed(sound(), "node-a", api=api)).id == "security.api-open"
+
+
+def test_a_node_in_ray_that_nobody_planned() -> None:
+    ray = sound().facts["node-a"].ray
+    stranger = replace(ray.nodes[0], address="10.77.0.99")
+    case = changed(sound(), "node-a", ray=replace(ray, nodes=(*ray.nodes, stranger)))
+    assert first(case).id == "ray.node-foreign"
+
+
+def test_fewer_gpus_in_ray_than_planned() -> None:
+    ray = sound().facts["node-a"].ray
+    nodes = tuple(replace(node, gpus=0) for node in ray.nodes)
+    case = changed(sound(), "node-a", ray=replace(ray, nodes=nodes))
+    assert first(case).id == "ray.gpus"
+
+
+def test_a_file_of_the_model_that_was_written_to() -> None:
+    facts = sound().facts["node-b"]
+    model = replace(facts.model, hashes={"config.json": "f" * 64})
+    case = changed(sound(), "node-b", model=model)
+    assert first(case).id == "model.corrupt"
+    assert command(case).endswith("/config.json")
+
+
+def test_a_unit_that_gave_up_is_started_with_its_counter_reset() -> None:
+    facts = sound().facts["node-b"]
+    unit = replace(facts.units["ray-worker.service"], active="failed", result="start-limit-hit")
+    units = {**facts.units, "ray-worker.service": unit}
+    docker = replace(facts.docker, containers={}, inside={})
+    case = changed(sound(), "node-b", units=units, docker=docker)
+    assert first(case).id == "ray.worker-down"
+    assert command(case).startswith("systemctl reset-failed ray-worker.service;")

@@ -1,0 +1,45 @@
+"""Logs boiled down: the cause, not the last line."""
+
+from __future__ import annotations
+
+import pytest
+
+from vllm_cluster.doctor.first_cause import causes, first_cause
+
+_START = "1795971000.1 node-a docker[9]: "
+
+
+@pytest.mark.parametrize(
+    ("lines", "plane", "words"),
+    [
+        (["Waiting for creating a placement group of specs for 10 seconds",
+          "RuntimeError: Version mismatch: The cluster was started with: Ray: 2.60.0",
+          "ValueError: Cannot provide a placement group requiring 2 GPUs"], "ray", "Version"),
+        (["torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+          "EngineCore failed to start", "RuntimeError: Engine core initialization failed"],
+         "memory", "CUDA out of memory"),
+        (["vllm serve: error: unrecognized arguments: --ray-enabled", "exit 2"],
+         "vllm", "unrecognized"),
+        (["RuntimeError: Gloo connectFullMesh failed with timed out connecting",
+          "(EngineCore pid=1) ERROR died"], "collective", "connectFullMesh"),
+        (["OSError: [Errno 28] No space left on device", "RuntimeError: raylet died"],
+         "host", "No space"),
+        (["ray.exceptions.AuthenticationError: InvalidAuthToken", "exit 1"], "ray", "Invalid"),
+        (["docker: Error response from daemon: No such image: sha256:ab"], "docker", "image"),
+        (["[rank0]: NCCL WARN socketProgress: Connection closed by remote peer",
+          "torch.distributed.DistBackendError: NCCL error"], "collective", "NCCL WARN"),
+    ],
+)  # fmt: skip
+def test_the_deepest_and_earliest_sign_is_taken(lines: list[str], plane: str, words: str) -> None:
+    found = causes(_START + line for line in lines)
+    assert found[0].sign.plane == plane
+    assert words in first_cause(_START + line for line in lines)
+
+
+def test_the_rank_and_host_that_spoke_are_named() -> None:
+    line = "(RayWorkerProc pid=77, ip=10.77.0.12) torch.OutOfMemoryError: CUDA out of memory"
+    assert causes([_START + line])[0].rank_words == "RayWorkerProc 10.77.0.12"
+
+
+def test_a_log_without_a_known_sign_gives_its_last_line() -> None:
+    assert first_cause([_START + "one", _START + "two", "-- No entries --"]) == "two"

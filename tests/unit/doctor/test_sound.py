@@ -1,0 +1,102 @@
+"""The recorded sound cluster, and how findings are put in order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+from tests.unit.doctor.cases import changed, first, ids, recorded, sound
+from vllm_cluster.doctor.causes import CAUSES, causes_of, depth
+from vllm_cluster.doctor.reach import Silence
+from vllm_cluster.facts.doctor import parse, script
+from vllm_cluster.facts.doctor.model import Docker, HostFacts
+
+
+def test_a_sound_cluster_has_no_finding() -> None:
+    assert ids(sound()) == []
+
+
+def test_the_recording_holds_what_the_checks_rest_on() -> None:
+    facts = sound().facts["node-a"]
+    assert facts.docker.inside["ray-head"].packages == {
+        "ray": "2.60.0", "torch": "2.13.0+cpu", "vllm": "0.32.0+cpu"
+    }  # fmt: skip
+    assert {node.address for node in facts.ray.nodes} == {"10.77.0.11", "10.77.0.12"}
+    assert facts.api.completion.status == 200
+    assert facts.api.keyless_status == 401
+    assert facts.peers["node-b"].ports[6380] == "open"
+    assert all(owner.ours for owner in facts.owners)
+    assert {owner.port for owner in facts.owners} >= {6379, 6380, 8000, 8265}
+
+
+def test_no_secret_and_no_foreign_environment_is_in_what_a_host_sends() -> None:
+    for name in ("node-a", "node-b"):
+        text = recorded(name)
+        assert "VLLM_API_KEY" not in text
+        assert "Bearer" not in text
+
+
+def test_causes_make_no_circle() -> None:
+    def walk(identity: str, above: tuple[str, ...]) -> None:
+        assert identity not in above, f"{' <- '.join(above)} <- {identity}"
+        for pattern in causes_of(identity):
+            for known in CAUSES:
+                if "*" not in known and fnmatchcase(known, pattern) and known != identity:
+                    walk(known, (*above, identity))
+
+    for identity in CAUSES:
+        if "*" not in identity:
+            walk(identity, ())
+
+
+def test_a_silent_host_explains_everything_that_follows_and_comes_first() -> None:
+    case = sound()
+    head = case.facts["node-a"]
+    dead = replace(head.ray.nodes[1], alive=False, message="gone")
+    ray = replace(head.ray, nodes=(head.ray.nodes[0], dead))
+    peer = replace(head.peers["node-b"], ping="none", ports={6380: "dropped", 47991: "dropped"})
+    units = {**head.units, "vllm.service": replace(
+        head.units["vllm.service"], active="activating", sub="start-pre")}  # fmt: skip
+    case = changed(case, "node-a", ray=ray, peers={"node-b": peer}, units=units)
+    case = replace(
+        case,
+        facts={"node-a": case.facts["node-a"]},
+        silent={"node-b": Silence("node-b", "Connection timed out", "ssh node-b")},
+    )
+    assert first(case).id == "host.unreachable"
+    assert set(ids(case)) == {
+        "host.unreachable", "network.peer-unreachable", "ray.node-missing", "vllm.waiting"
+    }  # fmt: skip
+
+
+def test_depth_puts_what_others_rest_on_first() -> None:
+    assert depth("host.unreachable") < depth("docker.down") < depth("ray.worker-down")
+    assert depth("ray.worker-down") < depth("vllm.down")
+
+
+def test_bare_hosts_before_the_first_deploy_have_nothing_missing() -> None:
+    case = sound()
+    bare = {
+        name: replace(
+            facts, files={}, contents={}, secrets={}, docker=Docker(installed=False), units={},
+            names={}, nft="", model=HostFacts(name).model, ray=HostFacts(name).ray,
+            api=HostFacts(name).api, owners=(),
+        )
+        for name, facts in case.facts.items()
+    }  # fmt: skip
+    assert ids(replace(case, facts=bare)) == []
+
+
+def test_one_bare_host_in_a_deployed_cluster_is_the_cause() -> None:
+    case = sound()
+    bare = parse("node-b", recorded("node-b"))
+    bare = replace(bare, files={}, docker=Docker(installed=False), units={})
+    case = replace(case, facts={**case.facts, "node-b": bare})
+    assert first(case).id == "host.not-deployed"
+
+
+def test_the_script_is_sent_with_no_secret_and_ends_where_it_should() -> None:
+    case = sound()
+    text = script(case.plan, case.plan.hosts["node-a"], salt="s")
+    assert "peers=('node-b 10.77.0.12 6380 47991')" in text
+    assert text.endswith("main </dev/null\n")
