@@ -63,6 +63,8 @@ class FlagTable:
             name: flag for flag in flags for name in (*flag.names, *flag.off)
         }
 
+        self.defaults: dict[str, Any] = {flag.dest: flag.default for flag in flags}
+
     def __contains__(self, name: str) -> bool:
         """Whether an argument of exactly this name exists, dashes and all."""
         return name in self.names

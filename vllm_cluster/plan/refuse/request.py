@@ -78,9 +78,7 @@ class ServeRequest:
 
     def get(self, name: str) -> Any:
         """The value of an argument by its parsed name, or its default."""
-        if name in self.args:
-            return self.args[name]
-        return next((flag.default for flag in self.flags.flags if flag.dest == name), None)
+        return self.args[name] if name in self.args else self.flags.defaults.get(name)
 
     def part(self, name: str, *keys: str) -> Any:
         """A value inside a JSON argument, such as part("eplb_config", "num_redundant_experts")."""
