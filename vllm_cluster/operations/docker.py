@@ -1,4 +1,4 @@
-"""Docker's configuration and images."""
+"""Docker images."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import subprocess
 import time
 from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 from pyinfra.api.command import FunctionCommand, QuoteString, StringCommand
 from pyinfra.api.facts import FactBase
@@ -16,12 +15,8 @@ from pyinfra.api.operation import operation
 from pyinfra.api.state import State
 from pyinfra.context import host
 
-from vllm_cluster.facts.files import FileStates
-from vllm_cluster.operations import files, ssh
-from vllm_cluster.operations.refuse import refuse
-from vllm_cluster.plan.docker_config import merged
+from vllm_cluster.operations import ssh
 
-DAEMON_JSON = "/etc/docker/daemon.json"
 _PROGRESS_S = 10
 
 
@@ -38,21 +33,6 @@ class ImageId(FactBase[str]):
 
     def process(self, output: list[str]) -> str:
         return output[0].strip() if output else ""
-
-
-@operation()
-def configured(wanted: dict[str, Any]) -> Generator[StringCommand, None, None]:
-    """Merge `wanted` into daemon.json; keys that we do not know stay."""
-    found = host.get_fact(FileStates, paths=[DAEMON_JSON])[DAEMON_JSON]
-    old = (found.content or b"").decode(errors="replace")
-    try:
-        text = merged(old, wanted)
-    except ValueError as error:
-        yield refuse(f"{DAEMON_JSON} is {error}; mend it and run again")
-        return
-    mode = found.mode if found.kind == "file" else "644"
-    file = files.File(text, mode=mode, ours=False)
-    yield from files.place._inner(wanted={DAEMON_JSON: file})
 
 
 @operation()

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import shlex
+from collections.abc import Generator, Iterable
 
 from pyinfra.api.command import StringCommand
 from pyinfra.api.facts import FactBase
 from pyinfra.api.operation import operation
 from pyinfra.context import host
 
-# A fresh server's first boot runs apt by itself; wait for it instead of failing on its lock.
-_APT = "DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 -y"
+LOCK_WAIT_S = 300
+
+# A fresh server's first boot runs apt by itself. apt-get waits for dpkg's lock where it is told
+# to, but for the lock on its lists it does not (apt 2.6), nor does dpkg: so all of them are
+# tried again for as long as the words are about a lock. A run that was cut off earlier leaves
+# packages half installed, and apt does nothing before dpkg has finished them.
+_SHELL = f"""
+export DEBIAN_FRONTEND=noninteractive
+patiently() {{
+  end=$(( $(date +%s) + {LOCK_WAIT_S} ))
+  until out=$("$@" 2>&1 </dev/null); do
+    case $out in
+      *"get lock"*|*"lock was locked"*|*"is locked by another process"*) ;;
+      *) printf '%s\\n' "$out" >&2; return 1 ;;
+    esac
+    if [ "$(date +%s)" -ge "$end" ]; then printf '%s\\n' "$out" >&2; return 1; fi
+    sleep 1
+  done
+}}
+apt() {{ patiently apt-get -o DPkg::Lock::Timeout={LOCK_WAIT_S} -qq -y "$@"; }}
+settle() {{ [ -z "$(dpkg --audit)" ] || patiently dpkg --configure -a --force-confold; }}
+"""
 
 
 class Installed(FactBase[set[str]]):
@@ -38,7 +59,23 @@ def installed(packages: list[str]) -> Generator[StringCommand, None, None]:
     if not missing:
         host.noop(f"{', '.join(packages)} installed")
         return
-    names = " ".join(missing)
-    host.log(f"installs {names}")
-    yield StringCommand(f"{_APT} update -qq")
-    yield StringCommand(f"{_APT} install -qq --no-install-recommends {names}")
+    yield from install(missing)
+
+
+def install(
+    packages: Iterable[str], *, optional: Iterable[str] = (), options: str = ""
+) -> Generator[StringCommand, None, None]:
+    """Install `packages` (`NAME` or `NAME=VERSION`), and those of `optional` that apt knows.
+
+    A source that fails to update is told and not fatal: it may be another's, and what is known
+    may be enough.
+    """
+    names = list(packages)
+    host.log(f"installs {', '.join(names)}")
+    yield StringCommand(f"{_SHELL}settle; apt update || echo 'apt-get update failed' >&2")
+    words = " ".join(shlex.quote(name) for name in names)
+    also = " ".join(
+        f"$(apt-cache show {shlex.quote(name)} >/dev/null 2>&1 && echo {shlex.quote(name)})"
+        for name in optional
+    )
+    yield StringCommand(f"{_SHELL}apt install --no-install-recommends {options} {words} {also}")
