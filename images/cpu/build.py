@@ -103,7 +103,7 @@ def _system_and_environment(
         environment_layer.unpack(root, progress)
     else:
         environment.make(root, progress)
-        environment_layer.keep(root, progress, prefix=recipe.ENVIRONMENT.lstrip("/"))
+        environment_layer.keep(root, progress, recipe.ENVIRONMENT.lstrip("/"))
     return system_layer.layer(), environment_layer.layer()
 
 
@@ -127,11 +127,11 @@ class _Kept:
         kept = json.loads(self._json.read_text())
         return Layer(self._tar, kept["sha256"], kept["size_bytes"])
 
-    def keep(self, root: Path, progress: Progress, prefix: str = "") -> None:
-        """Write the layer out of ``root``/``prefix``; its description last, as the mark."""
+    def keep(self, root: Path, progress: Progress, path: str = ".") -> None:
+        """Write the layer, ``path`` of the tree at ``root``; its description last, as the mark."""
         self._tar.parent.mkdir(exist_ok=True)
         with progress.step(f"{self.name} layer: write"):
-            layer = write_layer(root / prefix, self._tar, prefix=prefix)
+            layer = write_layer(root, self._tar, [path])
         progress.say(f"  {layer.size_bytes / 1e6:.0f} MB")
         kept = {"sha256": layer.sha256, "size_bytes": layer.size_bytes}
         self._json.write_text(json.dumps(kept))
@@ -154,13 +154,8 @@ class _Kept:
 
 def _plugin_layer(root: Path, partial: Path) -> Layer:
     """Install the plugin into ``root`` and write a layer of what that adds."""
-    added = plugin.make(root)
-    stage = partial / "plugin"
-    for path in added:
-        shutil.copytree(path, stage / path.relative_to(root), symlinks=True)
-    layer = write_layer(stage, partial / "plugin.tar")
-    shutil.rmtree(stage)
-    return layer
+    added = [str(path.relative_to(root)) for path in plugin.make(root)]
+    return write_layer(root, partial / "plugin.tar", added)
 
 
 def _versions(root: Path) -> dict[str, str]:

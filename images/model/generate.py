@@ -17,9 +17,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-from safetensors.numpy import save_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+import numpy as np  # type: ignore[import-not-found]
+from safetensors.numpy import save_file  # type: ignore[import-not-found]
+from tokenizers import (  # type: ignore[import-not-found]
+    Tokenizer,
+    decoders,
+    models,
+    pre_tokenizers,
+    trainers,
+)
 
 # Of the first 90 seeds the one whose answers to four prompts are the most varied and whose best
 # token leads the second by more than 0.1 in each of 32 steps; float32 noise is below 0.0001.
