@@ -6,7 +6,6 @@ import fcntl
 import json
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,7 @@ from vllm_cluster.lab.errors import LabError, WrongValueError
 from vllm_cluster.lab.host import Host
 from vllm_cluster.lab.layout import Layout
 from vllm_cluster.lab.packages import Source
-from vllm_cluster.lab.proc import Process, read_pid_file, wait_until, write_pid_file
+from vllm_cluster.lab.proc import Process, background, read_pid_file, wait_until, write_pid_file
 from vllm_cluster.lab.teardown import tear_down
 
 DEFAULT = "lab"
@@ -136,17 +135,8 @@ class Lab:
         cache = str(self.layout.cache / "apt")
         place = [f"/run/netns/{self.layout.switch}", names.CONTROL_ADDRESS, str(names.APT_PORT)]
         uris = list(dict.fromkeys(source.uri for source in self.sources))
-        with log.open("a") as out:
-            argv = [sys.executable, "-m", "vllm_cluster.lab.apt_proxy", *place, cache, *uris]
-            began = log.stat().st_size
-            child = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                cwd="/",
-                start_new_session=True,
-            )
+        began = log.stat().st_size if log.exists() else 0
+        child = background("apt_proxy", [*place, cache, *uris], log)
         process = Process.of(child.pid)
 
         def serving() -> bool:

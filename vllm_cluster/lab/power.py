@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from vllm_cluster.lab.errors import LabError
 from vllm_cluster.lab.layout import HostLayout, Layout
 from vllm_cluster.lab.proc import (
     Process,
+    background,
     children,
     namespace_pids,
     processes_in,
@@ -60,16 +60,8 @@ def failure(layout: Layout, host: HostLayout, step: str, why: str) -> LabError:
 
 def start(layout: Layout, host: HostLayout) -> None:
     """Switch the host on, without waiting for anything."""
-    argv = ["-m", "vllm_cluster.lab.supervisor", str(layout.home), layout.name, layout.interface]
-    with console(layout, host).open("a") as log:
-        process = subprocess.Popen(
-            [sys.executable, *argv, host.name],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            cwd="/",
-            start_new_session=True,  # Ctrl-C in the terminal is not for the hosts
-        )
+    arguments = [str(layout.home), layout.name, layout.interface, host.name]
+    process = background("supervisor", arguments, console(layout, host))
     known = Process.of(process.pid)
     if known is None:
         raise failure(layout, host, "power on", "the supervisor ended at once")

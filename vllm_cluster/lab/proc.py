@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,26 @@ def run(
         said = "\n".join((done.stderr or done.stdout).strip().splitlines()[-8:])
         raise LabError(f"exit code {done.returncode}: {line}\n{said}")
     return done
+
+
+def background(module: str, arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    """Start a module of this package as a process of its own, its output appended to `log`.
+
+    It has its own session (Ctrl-C in the terminal is not for it) and finds the package also
+    where that is not installed but run from its checkout.
+    """
+    here = str(Path(__file__).resolve().parents[2])
+    path = ":".join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
+    with log.open("a") as out:
+        return subprocess.Popen(
+            [sys.executable, "-m", f"vllm_cluster.lab.{module}", *arguments],
+            env={**os.environ, "PYTHONPATH": path},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            cwd="/",
+            start_new_session=True,
+        )
 
 
 def wait_until(ready: Callable[[], bool], *, timeout_s: float, every_s: float = 0.05) -> bool:
