@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vllm_cluster.weights.agent.errors import WeightsError, from_os_error
-from vllm_cluster.weights.agent.layout import Layout, Placed, check_space, key_of
+from vllm_cluster.weights.agent.layout import Layout, Placed, check_space, key_of, written_bytes
 from vllm_cluster.weights.agent.part import threads
 from vllm_cluster.weights.agent.publish import point, prune, publish
 from vllm_cluster.weights.agent.scan import SourceFile, find_model_dir, scan
@@ -83,7 +83,7 @@ def adopt(layout: Layout, wish: Adoption, progress: Callable[[int, int], None]) 
     mode = _mode(layout, files, wish.mode)
     staging = layout.staging / adoption_key(wish.model, wish.revision)
     total = sum(file.size_bytes for file in files)
-    here = _copied_bytes(staging)
+    here = written_bytes(staging)
     check_space(
         layout,
         max(0, total - here) if mode == "copy" else 0,
@@ -160,10 +160,6 @@ def _check_sha256(entry: FileEntry, expected: Expected | None, source: Path) -> 
             f"SHA-256 is {entry.sha256}, published as {wanted}: damaged in {source}",
             file=entry.path,
         )
-
-
-def _copied_bytes(staging: Path) -> int:
-    return sum(path.stat().st_blocks * 512 for path in staging.rglob("*") if path.is_file())
 
 
 def _forget_others(staging: Path, files: list[SourceFile]) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_cluster.weights.agent.errors import WeightsError
+from vllm_cluster.weights.agent.layout import written_bytes
 from vllm_cluster.weights.agent.tree import BLOCK_BYTES
 
 EXPECTED_SUFFIX = ".expected.json"
@@ -34,12 +35,15 @@ def download(
         import huggingface_hub as hub  # noqa: PLC0415  (not on the hosts, see above)
     except ImportError as exc:
         raise WeightsError(f"this Python has no huggingface_hub: {exc}") from exc
-    files, commit = _published(hub, repo, revision)
+    files, commit = published(hub, repo, revision)
     wanted = [f for f in files if not any(fnmatch(f["path"], pattern) for pattern in exclude)]
     if not wanted:
         raise WeightsError(f"{repo} at {revision} has no files beside the excluded ones")
     target.mkdir(parents=True, exist_ok=True)
     _check_room(target, wanted, reserve_bytes, repo)
+    expected = target.with_name(target.name + EXPECTED_SUFFIX)
+    listed = [{k: item[k] for k in ("path", "size", "sha256")} for item in wanted]
+    expected.write_text(json.dumps({"commit": commit, "files": listed}, indent=1))
     try:
         hub.snapshot_download(
             repo,
@@ -52,13 +56,10 @@ def download(
         raise _in_words(exc, repo, revision) from exc
     for item in wanted:
         _check_small(target, item)
-    expected = target.with_name(target.name + EXPECTED_SUFFIX)
-    listed = [{k: item[k] for k in ("path", "size", "sha256")} for item in wanted]
-    expected.write_text(json.dumps({"commit": commit, "files": listed}, indent=1))
     return expected
 
 
-def _published(hub: Any, repo: str, revision: str) -> tuple[list[dict[str, Any]], str]:
+def published(hub: Any, repo: str, revision: str) -> tuple[list[dict[str, Any]], str]:
     """Every file with size, SHA-256 (large files) or git blob hash (small ones); the commit."""
     try:
         info = hub.HfApi().model_info(repo, revision=revision, files_metadata=True)
@@ -101,7 +102,7 @@ def _in_words(exc: Exception, repo: str, revision: str) -> WeightsError:
 
 def _check_room(target: Path, files: list[dict[str, Any]], reserve_bytes: int, repo: str) -> None:
     total = sum(int(item["size"]) for item in files)
-    here = sum(path.stat().st_blocks * 512 for path in target.rglob("*") if path.is_file())
+    here = written_bytes(target)
     free = shutil.disk_usage(target).free
     if free < total - here + reserve_bytes:
         raise WeightsError(

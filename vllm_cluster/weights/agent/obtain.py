@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
+import tempfile
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,17 +14,20 @@ from typing import Any
 from vllm_cluster.weights.agent.adopt import Adoption, adopt, adoption_key, read_expected
 from vllm_cluster.weights.agent.errors import WeightsError, name_this_host
 from vllm_cluster.weights.agent.hub import EXPECTED_SUFFIX
-from vllm_cluster.weights.agent.layout import Layout, Placed
+from vllm_cluster.weights.agent.layout import Layout, Placed, written_bytes
 from vllm_cluster.weights.agent.state import Progress
+
+_LOOK_S = 0.5
 
 
 @dataclass(frozen=True)
 class Wish:
     """A model and where to look for it, in order of preference.
 
-    sources: {"kind": "directory", "path", "mode"} for what is on this host, or
+    sources: {"kind": "directory", "path", "mode", "files"} for what is on this host, where files,
+    if given, is the list that must be there ([{"path", "size", "sha256" or null}]); or
     {"kind": "download", "argv": [...], "into": DIR} for a command that fills DIR, resumes when run
-    again, writes DIR.expected.json and says in the last line of stderr what went wrong.
+    again, writes DIR.expected.json and says in its last line what went wrong.
     """
 
     model: str
@@ -86,11 +92,14 @@ def _from_one(layout: Layout, wish: Wish, source: dict[str, Any], progress: Prog
     expected = None
     if source["kind"] == "download":
         where, mode = Path(source["into"]), "move"
+        listed = where.with_name(where.name + EXPECTED_SUFFIX)
         progress.enter("downloading", **{"from": source["argv"][0]})
-        _download(source["argv"])
-        expected = read_expected(where.with_name(where.name + EXPECTED_SUFFIX))
+        _download(source["argv"], where, listed, progress)
+        expected = read_expected(listed)
     else:
         where, mode = Path(source["path"]), source.get("mode", "auto")
+        if source.get("files") is not None:
+            expected = {item["path"]: (item["size"], item["sha256"]) for item in source["files"]}
     progress.enter("reading", **{"from": str(where)})
 
     def count(done: int, total: int) -> None:
@@ -107,14 +116,45 @@ def _from_one(layout: Layout, wish: Wish, source: dict[str, Any], progress: Prog
         mountpoint=wish.mountpoint,
         keep=wish.keep,
     )
-    placed = adopt(layout, adoption, count)
+    try:
+        placed = adopt(layout, adoption, count)
+    except WeightsError as exc:
+        if source["kind"] == "download" and exc.file in (expected or {}):
+            # The download would take it for right and never fetch it again.
+            (where / str(exc.file)).unlink(missing_ok=True)
+        raise
     if source["kind"] == "download":
-        where.with_name(where.name + EXPECTED_SUFFIX).unlink(missing_ok=True)
+        listed.unlink(missing_ok=True)
     return placed
 
 
-def _download(argv: list[str]) -> None:
-    done = subprocess.run(argv, stderr=subprocess.PIPE, check=False, text=True, errors="replace")
-    if done.returncode:
-        lines = [line for line in done.stderr.strip().splitlines() if line.strip()]
-        raise WeightsError(lines[-1] if lines else f"{argv[0]} ended with {done.returncode}")
+def _download(argv: list[str], where: Path, listed: Path, progress: Progress) -> None:
+    """Run the command; what it has written so far is its progress. It ends when we are ended."""
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as told,
+        subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=told, stderr=told) as process,
+    ):
+        try:
+            while process.poll() is None:
+                if progress.value["total_bytes"] == 0 and listed.exists():
+                    sizes = [size for size, _ in read_expected(listed).values()]
+                    progress.value["total_bytes"] = sum(sizes)
+                progress.count(written_bytes(where))
+                time.sleep(_LOOK_S)
+        finally:
+            process.terminate()
+        told.seek(0)
+        lines = [line.strip() for line in told if line.strip()]
+    if process.returncode:
+        raise _told(lines) or WeightsError(
+            lines[-1] if lines else f"{argv[0]} ended with {process.returncode}"
+        )
+
+
+def _told(lines: list[str]) -> WeightsError | None:
+    """The error that our own download printed as JSON, without its container's host name."""
+    for line in lines:
+        with suppress(ValueError, LookupError, TypeError):
+            error = json.loads(line)["error"]
+            return WeightsError(error["reason"], file=error["file"])
+    return None

@@ -28,6 +28,7 @@ from vllm_cluster.weights.agent.layout import (
     check_space,
     key_for,
     write_file,
+    written_bytes,
 )
 from vllm_cluster.weights.agent.publish import point, prune, publish, write_stamps
 from vllm_cluster.weights.agent.server import Server
@@ -227,7 +228,7 @@ class Part:
 
     def _make_room(self, manifest: Manifest) -> None:
         staging = self.layout.staging / self.key
-        here = sum(path.stat().st_blocks * 512 for path in staging.rglob("*") if path.is_file())
+        here = written_bytes(staging)
         check_space(
             self.layout,
             max(0, manifest.total_bytes - here),
