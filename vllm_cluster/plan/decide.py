@@ -72,29 +72,43 @@ def _auto(
 ) -> Decision:
     tried: list[Candidate] = []
     best: Fit | None = None
-    narrow: tuple[Layout, Sequence[HostFacts], Fit] | None = None
-    for layout, used in _candidates(model, hosts, ask):
+    narrow: _Weighed | None = None
+    for layout, used, found in _weighed(model, hosts, ask, mixed):
         if narrow is not None and len(used) > 1:
             break
-        if len(used) > 1 and layout.data == 1 and mixed is not None:
-            continue
-        gpus = replica_gpus(place_ranks(layout, used), used)
-        found = try_fit(model, layout, ask_one(ask, layout).serving, gpus)
-        if found is None:
-            continue
         tried.append(_candidate(found, layout, len(used)))
-        if best is None or _nearness(found) > _nearness(best):
-            best = found
         if found.fits and _roomy(found, ask, len(used)):
             return _decision(used, ask, layout, found, tuple(tried))
         if found.fits and (narrow is None or found.kv_blocks > narrow[2].kv_blocks):
             narrow = (layout, used, found)
+        if best is None or _nearness(found) > _nearness(best):
+            best = found
     if narrow is not None:
         layout, used, found = narrow
         return _decision(used, ask, layout, found, tuple(tried))
     refusals = [] if mixed is None else [mixed]
     refusals.append(no_layout_fits(model, hosts, ask, best))
     return Decision("refused", None, None, best, (), (), tuple(refusals), tuple(tried))
+
+
+_Weighed = tuple[Layout, Sequence[HostFacts], Fit]
+
+
+def _weighed(
+    model: ModelFacts, hosts: Sequence[HostFacts], ask: Ask, mixed: Refusal | None
+) -> Iterator[_Weighed]:
+    """The candidates that vLLM would accept, each with its memory."""
+    for layout, used in _candidates(model, hosts, ask):
+        places = place_ranks(layout, used)
+        spans = len({place.host for place in places if place.replica == 0}) > 1
+        if spans and mixed is not None:
+            continue
+        if len(places) < layout.gpus or tensor_group_spans_hosts(layout, places):
+            continue
+        serving = ask_one(ask, layout).serving
+        found = try_fit(model, layout, serving, replica_gpus(places, used))
+        if found is not None:
+            yield layout, used, found
 
 
 def _roomy(found: Fit, ask: Ask, hosts: int) -> bool:

@@ -119,22 +119,33 @@ class Decision:
 def place_ranks(layout: Layout, hosts: Sequence[HostFacts]) -> tuple[Place, ...]:
     """Ranks onto GPUs: TP innermost, hosts filled in order, replicas one after the other.
 
-    A replica that fits on one host never spans two. Returns fewer places than
-    ranks when the hosts have too few GPUs.
+    A replica that fits on one host never spans two, and a tensor-parallel group
+    does so only when whole groups cannot be placed; a host may then have GPUs
+    to spare (Ray must not offer those: `ray start --num-gpus`). Returns fewer
+    places than ranks when the hosts have too few GPUs.
     """
-    size, places, free = layout.gpus_per_replica, [], [host.gpus for host in hosts]
+    size, free = layout.gpus_per_replica, [host.gpus for host in hosts]
+    places: list[Place] = []
     for replica in range(layout.data):
-        start = next((i for i, left in enumerate(free) if left >= size), None)
-        if start is None:
-            start = next((i for i, left in enumerate(free) if left), len(hosts))
+        counts = _fill(free, size, size) or _fill(free, size, layout.tensor) or _fill(free, size, 1)
         rank = 0
-        for index in range(start, len(hosts)):
-            while rank < size and free[index]:
-                gpu = hosts[index].gpus - free[index]
+        for index, count in enumerate(counts or free):
+            first = hosts[index].gpus - free[index]
+            for gpu in range(first, first + count):
                 places.append(Place(replica, rank, hosts[index].name, gpu))
-                free[index] -= 1
                 rank += 1
+            free[index] -= count
     return tuple(places)
+
+
+def _fill(free: Sequence[int], size: int, unit: int) -> list[int] | None:
+    """GPUs to take of each host for `size` ranks in whole units; None when they do not fit."""
+    counts, left = [], size
+    for available in free:
+        count = min(available // unit * unit, left)
+        counts.append(count)
+        left -= count
+    return None if left else counts
 
 
 def replica_gpus(places: Sequence[Place], hosts: Sequence[HostFacts]) -> list[GpuFacts]:

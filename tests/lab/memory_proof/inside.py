@@ -17,7 +17,8 @@ from typing import Any
 
 def measure(arguments: dict[str, Any]) -> dict[str, Any]:
     """Load one model, ask its workers, stop it."""
-    from vllm import LLM  # noqa: PLC0415 - after the environment is set
+    # After the environment is set.
+    from vllm import LLM  # type: ignore[import-not-found]  # noqa: PLC0415
 
     llm = LLM(**arguments, worker_extension_cls="worker.Held")
     try:
@@ -36,15 +37,26 @@ def measure(arguments: dict[str, Any]) -> dict[str, Any]:
         llm.llm_engine.engine_core.shutdown()
 
 
+def forget_what_was_logged() -> None:
+    """vLLM logs some lines once a process; two cases may have the same line."""
+    import vllm.logger  # type: ignore[import-not-found]  # noqa: PLC0415
+
+    for name in dir(vllm.logger):
+        clear = getattr(getattr(vllm.logger, name), "cache_clear", None)
+        if clear is not None:
+            clear()
+
+
 def main() -> None:
     """Every case after the other; a case that fails does not stop the rest."""
     for case in json.loads(sys.argv[1])["cases"]:
+        forget_what_was_logged()
         os.environ.pop("VLLM_PP_LAYER_PARTITION", None)
         os.environ.update(case["env"])
         print(f"CASE {case['name']}", flush=True)
         try:
             found = measure(case["arguments"])
-        except Exception:  # noqa: BLE001 - reported below, whatever it was
+        except Exception:
             print("\nFAILED " + json.dumps({"name": case["name"], "why": traceback.format_exc()}))
         else:
             print("\nFOUND " + json.dumps({"name": case["name"], **found}))

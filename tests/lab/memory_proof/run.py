@@ -119,12 +119,18 @@ def _read_log(text: str, cases: Sequence[Case]) -> dict[str, dict[str, Any]]:
         logged = _TOKENS.search(part)
         for line in part.splitlines():
             if line.startswith("FAILED "):
-                raise VllmFailedError(f"{name}: {json.loads(line[7:])['why']}\n{part[-5000:]}")
+                raise VllmFailedError(f"{name}: {json.loads(line[7:])['why']}\n{_end(part)}")
             if line.startswith("FOUND ") and logged is not None:
                 found[name] = json.loads(line[6:])
                 found[name]["logged_kv_tokens"] = int(logged[1].replace(",", ""))
                 found[name]["logged_concurrency"] = float(logged[2])
     missing = [str(case) for case in cases if str(case) not in found]
     if missing:
-        raise VllmFailedError(f"no answer for {', '.join(missing)}\n{text[-6000:]}")
+        raise VllmFailedError(f"no answer for {', '.join(missing)}\n{_end(text)}")
     return found
+
+
+def _end(text: str) -> str:
+    """The last lines of a log, without the long ones that carry numbers."""
+    lines = [line for line in text.splitlines() if not line.startswith(("FOUND ", "FAILED "))]
+    return "\n".join(lines[-60:])

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from vllm.model_executor.model_loader import base_loader
+from vllm.model_executor.model_loader import base_loader  # type: ignore[import-not-found]
 
 _loaded: dict[str, Any] = {}
 _pack: Callable[..., Any] = base_loader.process_weights_after_loading
@@ -26,17 +26,16 @@ base_loader.process_weights_after_loading = _count_then_pack
 
 
 def _parameters(model: Any) -> dict[str, Any]:
-    """Bytes of all parameters, each storage once, and what they are."""
+    """Bytes of all parameters, each storage once."""
     seen: set[int] = set()
-    total, names = 0, {}
-    for name, value in model.named_parameters(remove_duplicate=False):
+    total = 0
+    for _, value in model.named_parameters(remove_duplicate=False):
         storage = value.untyped_storage()
         if storage.nbytes() and storage.data_ptr() in seen:
             continue
         seen.add(storage.data_ptr())
         total += value.numel() * value.element_size()
-        names[name] = [str(value.dtype), list(value.shape)]
-    return {"parameter_bytes": total, "parameters": names}
+    return {"parameter_bytes": total}
 
 
 def _tensors(nested: Any) -> Iterator[Any]:

@@ -7,7 +7,7 @@ unless the name says otherwise.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 GIB = 1024**3
@@ -167,7 +167,7 @@ class ModelFacts:
     mla: Mla | None = None
     experts: Experts | None = None
     quantization: Quantization | None = None
-    tensors: tuple[Tensor, ...] = ()
+    tensors: tuple[Tensor, ...] = field(default=(), repr=False)
     tensors_from: Literal["headers", "config"] = "config"
     published_bytes: int | None = None
     assumptions: tuple[str, ...] = ()
