@@ -13,6 +13,11 @@ from vllm_cluster.spec.problems import DescriptionError
 # answer before a person has looked up.
 COMMANDS = {
     "doctor": ("vllm_cluster.commands.doctor", "What is wrong, in which plane, and the fix."),
+    "status": ("vllm_cluster.commands.status", "The cluster on one screen."),
+    "support-bundle": (
+        "vllm_cluster.commands.support_bundle",
+        "Findings, state and logs in one archive, secrets taken out.",
+    ),
     "plan": ("vllm_cluster.commands.plan", "Show what follows from a description. Needs no host."),
     "rotate": ("vllm_cluster.commands.rotate", "Make new values of generated secrets."),
 }

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from vllm_cluster.control.context import Context, context
+from vllm_cluster.doctor import exposure
 from vllm_cluster.doctor.case import Case, Entry
 from vllm_cluster.doctor.causes import ordered
 from vllm_cluster.doctor.checks import findings
@@ -33,12 +35,22 @@ class Examination:
         return 1 if "failing" in severities else 2 if "blind" in severities else 0
 
 
-def examine(file: Path, *, only: tuple[str, ...] = (), deep: bool = False) -> Examination:
+def examine(
+    file: Path, *, only: tuple[str, ...] = (), deep: bool = False, log_lines: int = 0
+) -> Examination:
     """Look at the cluster of `file` and run every check. Raises DescriptionError."""
     known = context(file.resolve())
-    found = look(known.cluster, known.plan, only=only, deep=deep)
+    with ThreadPoolExecutor(1) as pool:
+        dialled = pool.submit(exposure.dial_all, known.plan)
+        found = look(known.cluster, known.plan, only=only, deep=deep, log_lines=log_lines)
+        answers = dialled.result()
     case = case_of(known, found)
-    return Examination(case, found, tuple(ordered(findings(case))))
+    every = [
+        *findings(case),
+        *exposure.findings(known.plan, answers),
+        *exposure.keyless(known.plan, case.description),
+    ]
+    return Examination(case, found, tuple(ordered(every)))
 
 
 def case_of(known: Context, found: Look) -> Case:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.lab.doctor.fault import Fault, on
 from tests.lab.harness import Cluster
 
-_RAY = "/var/lib/vllm-cluster/ray"
+_RAY = "/var/lib/vllm-cluster/ray/sessions"
 _STATE = "/var/lib/vllm-cluster"
 _FOREIGN = "nft add table inet foreign && nft 'add chain inet foreign in " \
     "{ type filter hook input priority 10; policy accept; }' && "  # fmt: skip

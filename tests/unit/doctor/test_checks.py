@@ -63,8 +63,8 @@ def test_ports_in_the_ephemeral_range_are_a_warning_unless_reserved() -> None:
 
 
 def test_a_full_disk_names_the_sessions_that_may_go() -> None:
-    ray = "/var/lib/vllm-cluster/ray"
-    disk = Disk(ray, ray, "tmpfs", 2**31, 10**6, 1000, 900)
+    ray = "/var/lib/vllm-cluster/ray/sessions"
+    disk = Disk(ray, "/var/lib/vllm-cluster", "tmpfs", 2**31, 10**6, 1000, 900)
     usage = (f"500000000\t{ray}/session_2026-01-01_x", f"500000000\t{ray}")
     disks = {**sound().facts["node-b"].disks, ray: disk}
     case = changed(sound(), "node-b", disks=disks, usage=usage)

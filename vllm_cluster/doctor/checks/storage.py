@@ -57,12 +57,12 @@ def _room(facts: HostFacts, disk: Disk, largest: list[str]) -> str:
     """What frees the most of what is certainly nobody's any more."""
     rows = (line.split("\t") for line in largest if "\t" in line)
     candidates = {path: int(size) for size, path in rows}
-    sessions = f"{paths.RAY}/session_"
+    sessions = f"{paths.RAY_SESSIONS}/session_"
     old = sum(size for path, size in candidates.items() if path.startswith(sessions))
     journal = sum(s for path, s in candidates.items() if path.startswith("/var/log/journal"))
     if old and old >= journal:
         return (
-            f"cd {paths.RAY} && keep=$(readlink session_latest | sed 's|.*/||') && "
+            f"cd {paths.RAY_SESSIONS} && keep=$(readlink session_latest | sed 's|.*/||') && "
             'find . -maxdepth 1 -name "session_2*" ! -name "${keep:-none}" -exec rm -rf {} +'
         )
     if journal:
@@ -112,6 +112,30 @@ def hung(case: Case) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+def mounts(case: Case) -> Iterator[Finding]:
+    """Every declared mount is there; else the weights would go to the disk beneath it."""
+    for host, facts in case.deployed():
+        for mount in (*host.storage.local, *host.storage.shares):
+            found = next((m for m in reversed(facts.mounts) if m.target == mount.where), None)
+            if found is None:
+                yield Finding(
+                    "host.mount-missing", "host", host.name,
+                    expected=f"{mount.what} mounted on {mount.where}",
+                    found="nothing is mounted there",
+                    evidence=f"{mount.unit}: not in /proc/self/mountinfo",
+                    fix=on(host.name, f"systemctl start {mount.unit}"),
+                )  # fmt: skip
+            elif lost := mount.lost_options(",".join(found.options)):
+                yield Finding(
+                    "host.mount-options", "host", host.name,
+                    expected=f"{mount.where} mounted with {','.join(lost)}",
+                    found=",".join(sorted(found.options)),
+                    evidence=f"/proc/self/mountinfo: {mount.where} {found.kind}",
+                    fix=on(host.name, f"systemctl restart {mount.unit}"),
+                    severity="warning",
+                )  # fmt: skip
+
+
 def trouble(case: Case) -> Iterator[Finding]:
     """Errors of disks in the kernel's log."""
     for host, facts in case.seen():
@@ -134,4 +158,4 @@ def _gib(size_bytes: int) -> str:
     return f"{size_bytes / 2**30:.1f} GiB"
 
 
-CHECKS = (full, read_only, hung, trouble)
+CHECKS = (full, read_only, mounts, hung, trouble)

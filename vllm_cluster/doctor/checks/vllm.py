@@ -8,7 +8,7 @@ from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.checks.ray import start_command, state_words
 from vllm_cluster.doctor.finding import Finding, by_hand, on
 from vllm_cluster.doctor.first_cause import first_cause
-from vllm_cluster.facts.doctor.model import HostFacts, Unit
+from vllm_cluster.facts.doctor.model import Api, HostFacts, Unit
 from vllm_cluster.facts.doctor.script import COMPLETION_LIMIT_S
 
 _UNIT = "vllm.service"
@@ -56,13 +56,18 @@ def _starting(case: Case, head: HostFacts, unit: Unit) -> Finding:
     )  # fmt: skip
 
 
+def answers_with_a_token(api: Api) -> bool:
+    """A completion came back, with a token in it."""
+    return api.completion.status == _OK and '"completion_tokens"' in api.completion.body
+
+
 def answers(case: Case) -> Iterator[Finding]:
     """A completion comes back. `/health` and `/v1/models` stay 200 on an engine that hangs."""
     head = case.head
     if head is None or not head.unit(_UNIT).running:
         return
     name, api = case.plan.head, head.api
-    if api.completion.status == _OK and "completion_tokens" in api.completion.body:
+    if answers_with_a_token(api):
         return
     if api.health.status != _OK:
         yield Finding(

@@ -282,6 +282,7 @@ class HostFacts:
     model: Model = Model()
     gpus: Gpus = field(default_factory=Gpus)
     rdma: tuple[RdmaPort, ...] = ()
+    rank_lines: tuple[str, ...] = ()
     raylet: Answer = Answer()
     ray: Ray = Ray()
     api: Api = Api()

@@ -89,7 +89,7 @@ def _values(plan: Plan, host: HostPlan, salt: str, log_lines: int, *, deep: bool
                 "model_path": plan.model_path,
                 "weights": plan.weights_directory,
                 "state": paths.STATE,
-                "ray_directory": paths.RAY,
+                "ray_directory": paths.RAY_SESSIONS,
                 "docker_root": "/var/lib/docker",
                 "secrets_directory": paths.SECRETS,
                 "agent_port": port(plan, "ray agent http"),

@@ -82,3 +82,11 @@ unit_logs() {
       --no-pager --output=short-unix 2>/dev/null
   done
 }
+
+# Where vLLM's own log of its last start has each rank.
+rank_lines() {
+  [ "$log_lines" -gt 0 ] || return 0
+  begin ranks
+  timeout 6 journalctl --unit=vllm.service --no-pager --output=cat --grep='in world size .* is assigned' \
+    "_SYSTEMD_INVOCATION_ID=$(systemctl show --property=InvocationID --value vllm.service)" 2>/dev/null
+}

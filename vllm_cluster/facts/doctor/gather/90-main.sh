@@ -21,6 +21,7 @@ main() {
   our_files
   kernel_log
   unit_logs
+  rank_lines
   begin disk "$weights"
   collect weights
   collect docker

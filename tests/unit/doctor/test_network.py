@@ -1,0 +1,194 @@
+"""The network measured and weighed; transports that NCCL took; what answers from outside."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.doctor.cases import FIXTURES, sound
+from vllm_cluster.doctor import exposure, measure, need
+from vllm_cluster.doctor.collective import Collective, read
+from vllm_cluster.doctor.collective_report import problem
+from vllm_cluster.doctor.exposure import Dialled
+from vllm_cluster.doctor.measure import Flow, Pair
+from vllm_cluster.doctor.nccl_log import transport
+from vllm_cluster.doctor.network_report import Report
+from vllm_cluster.plan import make_plan
+from vllm_cluster.spec import load
+
+LLAMA_70B = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 128256,
+    "hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80,
+    "num_attention_heads": 64, "num_key_value_heads": 8, "max_position_embeddings": 131072,
+    "torch_dtype": "bfloat16",
+}  # fmt: skip
+PROD = Path(__file__).parents[3] / "inventories" / "prod.yaml"
+PING = """PING 10.77.0.12 (10.77.0.12) 56(84) bytes of data.
+
+--- 10.77.0.12 ping statistics ---
+50 packets transmitted, 50 received, 0% packet loss, time 1029ms
+rtt min/avg/max/mdev = 0.040/0.110/0.209/0.031 ms
+"""
+
+
+def iperf(bits_per_second: float, retransmits: int = 0) -> str:
+    """The parts of iperf3's JSON that are read (3.12)."""
+    end = {"sum_sent": {"bits_per_second": 1.0, "retransmits": retransmits},
+           "sum_received": {"bits_per_second": bits_per_second}}  # fmt: skip
+    return json.dumps({"start": {}, "intervals": [], "end": end})
+
+
+def output(rate: float = 9.4e9) -> str:
+    """What the client's script prints."""
+    return (
+        "@@route\n10.77.0.12 dev fabric0 src 10.77.0.11 uid 0 \\    cache\n"
+        f"@@ping\n{PING}@@mtu\n1500\n@@one-there\n{iperf(rate, 3)}\n@@one-back\n{iperf(rate / 2)}\n"
+        f"@@many-there\n{iperf(2 * rate)}\n@@many-back\n{iperf(2 * rate)}\n"
+    )
+
+
+def test_a_measurement_is_read_back() -> None:
+    pair = measure.read("node-a", "node-b", output())
+    assert (pair.rtt_ms, pair.jitter_ms, pair.loss, pair.mtu) == (0.110, 0.031, 0.0, 1500)
+    assert pair.there == Flow(9.4, 18.8, 3)
+    assert pair.gbit_s == pytest.approx(4.7)
+    assert pair.route == "10.77.0.12 dev fabric0 src 10.77.0.11"
+
+
+def test_a_measurement_that_failed_says_so() -> None:
+    text = output().replace(iperf(9.4e9, 3), '{"error": "unable to connect to server"}')
+    assert "unable to connect" in measure.read("a", "b", text).error
+
+
+def test_of_70_billion_parameters_stages_need_little_and_sums_across_hosts_far_too_much() -> None:
+    plan = make_plan(load(PROD).description)
+    pipeline, tensor = need.needs(plan, LLAMA_70B, {"max-num-seqs": 256})
+    assert pipeline.planned
+    assert pipeline.bytes_per_token == 2 * 8192 * 2
+    good, words = pipeline.verdict(25.0, 0.0001)
+    assert good
+    assert words == "PP=2: needs 1.3 of 25.0 Gbit/s, good"
+    assert not tensor.planned
+    good, words = tensor.verdict(25.0, 0.0001)
+    assert not good
+    assert "times too slow" in words
+
+
+def test_a_link_that_is_fast_but_far_is_too_slow_for_sums() -> None:
+    plan = make_plan(load(PROD).description)
+    _, tensor = need.needs(plan, LLAMA_70B, {"max-num-seqs": 1})
+    good, words = tensor.verdict(400.0, 0.002)
+    assert not good
+    assert "times too long" in words
+
+
+def test_one_host_needs_nothing_of_a_network() -> None:
+    plan = sound().plan
+    one = replace(plan, hosts={"node-a": plan.hosts["node-a"]})
+    assert need.needs(one, LLAMA_70B, {}) == []
+
+
+def test_a_measurement_is_kept_and_compared_with_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "kept.json"
+    assert measure.last_time(path) == (0.0, {})
+    measure.save(path, [measure.read("node-a", "node-b", output())])
+    when, before = measure.last_time(path)
+    assert when > 0
+    slower = measure.read("node-a", "node-b", output(1e9))
+    report = Report([slower], [], when, before)
+    assert report.exit_code == 1
+    assert "slower than last time: 0.50 Gbit/s, last time 4.70" in report.text()
+    same = Report([measure.read("node-a", "node-b", output())], [], when, before)
+    assert same.exit_code == 0
+
+
+def test_loss_and_jitter_are_told() -> None:
+    pair = Pair("a", "b", rtt_ms=1, jitter_ms=5, loss=0.04, there=Flow(1, 1, 0), back=Flow(1, 1, 0))
+    assert len(Report([pair], [], 0, {}).problems()) == 2
+
+
+def test_nothing_measured_is_no_verdict() -> None:
+    assert Report([Pair("a", "b", error="iperf3 is not on b")], [], 0, {}).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("file", "kind", "direct", "words"),
+    [
+        ("gdrdma", "RDMA", True, "IB, GPUDirect"),
+        ("ib-no-gdr", "RDMA", False, "IBext_v8, through host memory"),
+        ("socket", "sockets", False, "Socket over eth0"),
+        ("socket-broken", "sockets", False, "Socket"),
+    ],
+)
+def test_the_transport_that_nccl_really_took(
+    file: str, kind: str, *, direct: bool, words: str
+) -> None:
+    found = transport((FIXTURES / "nccl" / f"{file}.txt").read_text())
+    assert (found.kind, found.gpu_direct, found.text()) == (kind, direct, words)
+
+
+def test_one_channel_over_sockets_is_no_rdma() -> None:
+    log = (FIXTURES / "nccl" / "gdrdma.txt").read_text()
+    log += (FIXTURES / "nccl" / "socket-broken.txt").read_text()
+    found = transport(log)
+    assert found.kind == "sockets"
+    assert any("closed by remote peer" in words for words in found.warnings)
+
+
+def test_sockets_where_the_description_says_rdma_is_a_failure() -> None:
+    found = transport((FIXTURES / "nccl" / "socket.txt").read_text())
+    result = Collective("nccl", (), found, 1.0)
+    assert problem(result, rdma=True) == "the description says RDMA, NCCL took Socket over eth0"
+    assert problem(result, rdma=False) == ""
+    assert problem(Collective("gloo", (), transport(""), 1.0), rdma=True) == ""
+
+
+def test_the_host_that_failed_is_named_with_its_own_words() -> None:
+    good = '@@result {"lines": [[1024, 0.001, 0.002]], "seconds": 2.0}\n'
+    bad = "Traceback\nRuntimeError: Gloo connectFullMesh failed with timed out\n"
+    found = read("gloo", [("node-a", good, ""), ("node-b", "", bad)])
+    assert found.failed == "node-b"
+    assert "connectFullMesh" in problem(found, rdma=False)
+    whole = read("gloo", [("node-a", good, ""), ("node-b", good, "")])
+    assert whole.error == ""
+    assert whole.lines[0].gbit_s == pytest.approx(2 * 1024 * 8 / 1e9 / 0.002)
+
+
+def test_what_answers_a_stranger_is_exposed_and_the_api_to_its_networks_is_not() -> None:
+    plan = sound().plan
+    answers = {
+        ("node-a", 8000): Dialled(True, "10.77.0.1"),
+        ("node-a", 8265): Dialled(True, "10.77.0.1", "HTTP/1.1 200 OK"),
+        ("node-b", 6380): Dialled(True, "10.77.0.1"),
+    }
+    found = {f.host: f for f in exposure.findings(plan, answers)}
+    assert set(found) == {"node-a", "node-b"}
+    assert "ray dashboard (8265)" in found["node-a"].found
+    assert "without a token" in found["node-a"].found
+    assert "vllm api" not in found["node-a"].found
+
+
+def test_a_host_of_the_cluster_may_reach_everything() -> None:
+    answers = {("node-a", 6379): Dialled(True, "10.77.0.12")}
+    assert list(exposure.findings(sound().plan, answers)) == []
+
+
+def test_the_api_from_a_network_that_may_not_use_it() -> None:
+    answers = {("node-a", 8000): Dialled(True, "192.168.9.9")}
+    assert [f.id for f in exposure.findings(sound().plan, answers)] == ["security.exposed"]
+
+
+def test_an_api_without_a_key_on_the_internet() -> None:
+    plan = sound().plan
+    head = plan.hosts["node-a"]
+    allow = tuple(
+        replace(rule, sources=("0.0.0.0/0",)) if plan.api_port in rule.ports else rule
+        for rule in head.allow
+    )
+    hosts = {**plan.hosts, "node-a": replace(head, allow=allow)}
+    wide = replace(plan, hosts=hosts, api_key=False)
+    assert [f.id for f in exposure.keyless(wide, "x.yaml")] == ["security.keyless"]
+    assert list(exposure.keyless(replace(wide, api_key=True), "x.yaml")) == []

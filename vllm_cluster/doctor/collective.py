@@ -1,0 +1,107 @@
+"""all-reduce and send/recv between the hosts, in the very image and environment of vLLM."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.resources import files as resources
+from typing import Any
+
+from vllm_cluster.doctor.nccl_log import Transport, transport
+from vllm_cluster.doctor.reach import root_command, run, ssh_argv
+from vllm_cluster.plan import HostPlan, Plan
+from vllm_cluster.plan.containers import VLLM
+from vllm_cluster.spec import Cluster
+
+PORT = 47989
+TIMEOUT_S = 120
+_MARK = "@@result "
+# What belongs to the running container alone.
+_OWN = ("--name=", "--entrypoint=", "--label=", "--pid=", "--ipc=", "--rm")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One size: seconds of one all-reduce, and of one send to the next rank and back."""
+
+    size_bytes: int
+    all_reduce_s: float
+    send_recv_s: float
+
+    @property
+    def gbit_s(self) -> float:
+        """Of the send: there and back, two messages."""
+        return 2 * self.size_bytes * 8 / 1e9 / self.send_recv_s if self.send_recv_s else 0.0
+
+
+@dataclass(frozen=True)
+class Collective:
+    """What came of it. `error`: the words of the first host that failed, and which that was."""
+
+    backend: str
+    lines: tuple[Line, ...]
+    transport: Transport
+    seconds: float
+    error: str = ""
+    failed: str = ""
+
+
+def test(cluster: Cluster, plan: Plan) -> Collective:
+    """One process a host, all at once. Takes seconds, and one GPU's leftover memory a host."""
+    hosts = list(plan.hosts.values())
+    backend = "nccl" if plan.accelerator == "nvidia" else "gloo"
+
+    def one(pair: tuple[int, HostPlan]) -> tuple[str, str, str]:
+        rank, host = pair
+        argv = [*ssh_argv(cluster, host), root_command(cluster, _command(plan, host, rank))]
+        reply = run(argv, program(), timeout_s=TIMEOUT_S + 30)
+        return host.name, reply.out, reply.err
+
+    with ThreadPoolExecutor(len(hosts)) as pool:
+        said = list(pool.map(one, enumerate(hosts)))
+    return read(backend, said)
+
+
+def _command(plan: Plan, host: HostPlan, rank: int) -> str:
+    container = next(c for name, c in host.containers.items() if name != VLLM or len(
+        host.containers) == 1)  # fmt: skip
+    options = [option for option in container.options if not option.startswith(_OWN)]
+    head = plan.hosts[plan.head].address
+    argv = [
+        "timeout", "-k", "5", str(TIMEOUT_S), "docker", "run", "--rm", "--interactive",
+        *options, "--env=NCCL_DEBUG=INFO", "--env=OMP_NUM_THREADS=1", "--entrypoint=python3",
+        container.image, "-", str(rank), str(len(plan.hosts)), head, str(PORT), plan.accelerator,
+    ]  # fmt: skip
+    return shlex.join(argv)
+
+
+def program() -> str:
+    """The Python program that each container runs."""
+    return (resources("vllm_cluster.doctor") / "collective_program.txt").read_text("utf-8")
+
+
+def read(backend: str, said: list[tuple[str, str, str]]) -> Collective:
+    """The outcome from what each host printed: (host, standard output, standard error)."""
+    log = "\n".join(out + err for _, out, err in said)
+    results: dict[str, dict[str, Any]] = {}
+    for name, out, _ in said:
+        for line in out.splitlines():
+            if line.startswith(_MARK):
+                results[name] = json.loads(line.removeprefix(_MARK))
+    missing = [(name, out, err) for name, out, err in said if name not in results]
+    found = transport(log)
+    if missing:
+        name, out, err = missing[0]
+        return Collective(backend, (), found, 0.0, error=_words(out + "\n" + err), failed=name)
+    slowest = max(results.values(), key=lambda result: float(result["seconds"]))
+    lines = tuple(Line(int(s), float(a), float(p)) for s, a, p in slowest["lines"])
+    return Collective(backend, lines, found, float(slowest["seconds"]))
+
+
+def _words(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip() and "NCCL INFO" not in line]
+    errors = [line for line in lines if re.search(r"Error|error|WARN|refused|timed out", line)]
+    return (errors or lines or ["no words"])[-1].strip()[:400]

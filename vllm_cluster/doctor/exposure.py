@@ -1,0 +1,125 @@
+"""What of the cluster answers from the operator's machine, which is mostly no host of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
+
+from vllm_cluster.doctor.finding import Finding, on
+from vllm_cluster.facts.doctor.script import FIREWALL_UNIT
+from vllm_cluster.plan import HostPlan, Plan, PortUse
+
+TIMEOUT_S = 1.2
+_HTTP = ("ray dashboard", "ray agent http", "ray metrics", "ray autoscaler metrics",
+         "ray dashboard metrics")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Dialled:
+    """What came of dialling a port: open or not, from which own address, and HTTP's first line."""
+
+    open: bool
+    source: str = ""
+    http: str = ""
+
+
+Answers = Mapping[tuple[str, int], Dialled]
+
+
+def dial_all(plan: Plan) -> dict[tuple[str, int], Dialled]:
+    """Dial every port of the plan on every host, and SSH: about a second for all of them."""
+    wanted = [(host, use) for host in plan.hosts.values() for use in _uses(plan, host)]
+
+    async def every() -> list[Dialled]:
+        return await asyncio.gather(*(_dial(host.address, use) for host, use in wanted))
+
+    answers = asyncio.run(every())
+    return {(host.name, use.first): found for (host, use), found in zip(wanted, answers,
+                                                                        strict=True)}  # fmt: skip
+
+
+def _uses(plan: Plan, host: HostPlan) -> Iterator[PortUse]:
+    yield PortUse("ssh", 22, 22, "every host", "all", "api")
+    for use in plan.ports:
+        if use.where == "every host" or host.role == "head":
+            yield use
+
+
+async def _dial(address: str, use: PortUse) -> Dialled:
+    try:
+        reader, writer = await asyncio.wait_for(
+            asyncio.open_connection(address, use.first), TIMEOUT_S
+        )
+    except (OSError, TimeoutError):
+        return Dialled(open=False)
+    source = str(writer.get_extra_info("sockname")[0])
+    http = ""
+    if use.name in _HTTP:
+        with contextlib.suppress(OSError, TimeoutError):
+            writer.write(f"GET / HTTP/1.0\r\nHost: {address}\r\n\r\n".encode())
+            line = await asyncio.wait_for(reader.readline(), TIMEOUT_S)
+            http = line.decode("latin-1").strip()
+    writer.close()
+    return Dialled(True, source, http)
+
+
+def looked(answers: Answers) -> bool:
+    """Whether this machine has a way to the hosts at all: behind a proxy it sees nothing."""
+    return any(found.open for found in answers.values())
+
+
+def findings(plan: Plan, answers: Answers) -> Iterator[Finding]:
+    """Ports that answer though the plan lets nobody from here in. One finding a host."""
+    hosts = {host.address for host in plan.hosts.values()}
+    for host in plan.hosts.values():
+        wide = [
+            (use, found)
+            for use in _uses(plan, host)
+            if (found := answers.get((host.name, use.first), Dialled(open=False))).open
+            and use.name != "ssh"
+            and found.source not in hosts
+            and not (use.allowed == "api" and _may_use_api(plan, found.source))
+        ]
+        if not wide:
+            continue
+        names = ", ".join(f"{use.name} ({use.first})" for use, _ in wide)
+        bare = [f"{use.name}: {found.http}" for use, found in wide if " 200" in found.http]
+        yield Finding(
+            "security.exposed", "security", host.name,
+            expected=f"no answer to {wide[0][1].source}, which is no host of the cluster",
+            found=f"{names} answer" + (f"; without a token: {', '.join(bare)}" if bare else ""),
+            evidence=f"connect {host.address}:{wide[0][0].first} from {wide[0][1].source}: open",
+            fix=on(host.name, f"systemctl restart {FIREWALL_UNIT}"),
+        )  # fmt: skip
+
+
+def _may_use_api(plan: Plan, source: str) -> bool:
+    allowed = [
+        network
+        for rule in plan.hosts[plan.head].allow
+        if plan.api_port in rule.ports
+        for network in rule.sources
+    ]
+    return any(IPv4Address(source) in IPv4Network(network) for network in allowed)
+
+
+def keyless(plan: Plan, description: str) -> Iterator[Finding]:
+    """An API without a key, open to addresses of the internet."""
+    wide = [
+        network
+        for rule in plan.hosts[plan.head].allow
+        if plan.api_port in rule.ports
+        for network in rule.sources
+        if not IPv4Network(network).is_private
+    ]
+    if not plan.api_key and wide:
+        yield Finding(
+            "security.keyless", "security", plan.head,
+            expected="an API key where the API is open beyond private networks",
+            found=f"secrets.api_key is none, and {', '.join(wide)} may use the API",
+            evidence=f"{description}: secrets.api_key: none",
+            fix=on("here", f"sed -i 's/^\\( *api_key:\\) none/\\1 generate/' {description}"),
+        )  # fmt: skip

@@ -1,0 +1,95 @@
+"""Ray's and vLLM's logs since the last start, boiled down to the first cause on each host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from vllm_cluster.doctor.examine import Examination
+from vllm_cluster.doctor.first_cause import LogCause, causes, message
+
+
+@dataclass(frozen=True)
+class HostLog:
+    """The causes in one unit's log on one host, deepest first, and its last line."""
+
+    host: str
+    unit: str
+    causes: tuple[LogCause, ...]
+    last: str
+
+
+def read(examination: Examination) -> list[HostLog]:
+    """Every unit's log of every host that was seen."""
+    found = []
+    for name, facts in examination.look.facts.items():
+        for unit in facts.units.values():
+            lines = [line for line in unit.log if not line.startswith("-- ")]
+            if lines:
+                told = causes(_since_start(lines))
+                found.append(HostLog(name, unit.name, tuple(told), message(lines[-1])[1].strip()))
+    return found
+
+
+def _since_start(lines: list[str]) -> list[str]:
+    """From systemd's last "Starting": what came before belongs to another life."""
+    for number in range(len(lines) - 1, -1, -1):
+        if "systemd[" in lines[number] and ": Starting " in lines[number]:
+            return lines[number:]
+    return lines
+
+
+def first(found: list[HostLog]) -> tuple[HostLog, LogCause] | None:
+    """The deepest cause of all hosts; of equal ones the earliest."""
+    every = [(log, cause) for log in found for cause in log.causes[:1]]
+    # "An error" alone names nothing.
+    every = [(log, cause) for log, cause in every if cause.sign.meaning != "an error"] or every
+    return min(every, key=lambda pair: (pair[1].sign.rank, pair[1].time_s), default=None)
+
+
+def text(examination: Examination) -> str:
+    """For people: the first cause, then what each log says."""
+    return "\n".join(_lines(read(examination)))
+
+
+def _lines(found: list[HostLog]) -> Iterator[str]:
+    cause = first(found)
+    if cause is None:
+        yield "Nothing in the logs since the last start names a cause."
+    else:
+        log, told = cause
+        who = f", {told.rank_words}" if told.rank_words else ""
+        yield f"first cause: {told.sign.meaning} ({told.sign.plane} plane)"
+        yield f"    {log.host}, {log.unit}{who}: {told.words[:300]}"
+    yield ""
+    for log in found:
+        yield f"{log.host} {log.unit}"
+        seen: set[str] = set()
+        for told in log.causes:
+            if told.sign.meaning not in seen:
+                seen.add(told.sign.meaning)
+                yield f"    {told.sign.plane:<10} {told.sign.meaning}: {told.words[:200]}"
+        yield f"    last       {log.last[:200]}"
+
+
+def to_json(examination: Examination) -> dict[str, Any]:
+    """For programs."""
+    found = read(examination)
+    cause = first(found)
+    return {
+        "first": _cause(*cause) if cause else None,
+        "logs": [
+            {"host": log.host, "unit": log.unit, "last": log.last,
+             "causes": [_cause(log, told) for told in log.causes[:20]]}
+            for log in found
+        ],
+    }  # fmt: skip
+
+
+def _cause(log: HostLog, told: LogCause) -> dict[str, Any]:
+    return {
+        "host": log.host, "unit": log.unit, "plane": told.sign.plane,
+        "meaning": told.sign.meaning, "time_s": told.time_s, "who": told.rank_words,
+        "words": told.words,
+    }  # fmt: skip

@@ -1,0 +1,197 @@
+"""The state of a cluster on one screen: what runs where, and how it is."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from vllm_cluster.doctor.checks.vllm import answers_with_a_token
+from vllm_cluster.doctor.examine import Examination
+from vllm_cluster.facts.doctor.model import HostFacts, Unit
+from vllm_cluster.facts.doctor.script import unit_names
+
+_RANK = re.compile(r"rank (\d+) in world size \d+ is assigned .*?PP rank (\d+),.*?TP rank (\d+)")
+_SPEAKER = re.compile(r"pid=\d+, ip=([\d.]+)")
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A rank where vLLM's own log has it, and where the plan has it."""
+
+    rank: int
+    pp_rank: int
+    tp_rank: int
+    planned: str
+    found: str
+
+
+def ranks(examination: Examination) -> list[Placed]:
+    """Ranks of the plan with the host that vLLM's last start named for each; empty: not said."""
+    plan = examination.case.plan
+    head = examination.look.facts.get(plan.head)
+    log = head.rank_lines if head else ()
+    hosts = {host.address: host.name for host in plan.hosts.values()}
+    found: dict[int, str] = {}
+    for line in log:
+        match = _RANK.search(line)
+        if match:
+            speaker = _SPEAKER.search(line)
+            found[int(match[1])] = hosts.get(speaker[1], speaker[1]) if speaker else plan.head
+    return [Placed(r.rank, r.pp_rank, r.tp_rank, r.host, found.get(r.rank, ""))
+            for r in plan.ranks]  # fmt: skip
+
+
+def to_json(examination: Examination) -> dict[str, Any]:
+    """Everything as plain values."""
+    plan, look = examination.case.plan, examination.look
+    head = look.facts.get(plan.head)
+    metrics = head.api.metrics if head else {}
+    return {
+        "cluster": plan.cluster,
+        "model": plan.model_name,
+        "layout": f"TP={plan.tensor} x PP={plan.pipeline}",
+        "exit_code": examination.exit_code,
+        "hosts": {name: _host(examination, name) for name in plan.hosts},
+        "ranks": [placed.__dict__ for placed in ranks(examination)],
+        "api": {
+            "address": f"http://{plan.hosts[plan.head].address}:{plan.api_port}/v1",
+            "answers": head is not None and answers_with_a_token(head.api),
+            "running": metrics.get("vllm:num_requests_running"),
+            "waiting": metrics.get("vllm:num_requests_waiting"),
+            "kv_cache_used": metrics.get("vllm:kv_cache_usage_perc"),
+            "generated_tokens": metrics.get("vllm:generation_tokens_total"),
+        },
+        "first_cause": next(
+            (f.to_json() for f, why in examination.findings if why is None
+             and f.severity != "warning"), None),
+    }  # fmt: skip
+
+
+def _host(examination: Examination, name: str) -> dict[str, Any]:
+    plan = examination.case.plan
+    facts = examination.look.facts.get(name)
+    if facts is None:
+        return {"seen": False, "words": examination.look.silent[name].words.splitlines()[-1]}
+    return {
+        "seen": True,
+        "role": plan.hosts[name].role,
+        "address": plan.hosts[name].address,
+        "uptime_s": round(facts.system.uptime_s),
+        "memory_free_bytes": facts.system.available_bytes,
+        "memory_bytes": facts.system.memory_bytes,
+        "units": {unit: _unit(facts, facts.unit(unit)) for unit in unit_names(plan.hosts[name])},
+        "image": facts.docker.image_id[:19] or "missing",
+        "weights": _weights(examination, facts),
+        "ray_gpus": _ray_gpus(examination, name),
+        "gpus_planned": plan.hosts[name].gpus,
+        "gpus": [
+            {"index": g.index, "name": g.name, "used_bytes": g.used_bytes,
+             "memory_bytes": g.memory_bytes, "utilization": g.utilization,
+             "temperature_c": g.temperature_c}
+            for g in facts.gpus.cards
+        ],
+    }  # fmt: skip
+
+
+def _unit(facts: HostFacts, unit: Unit) -> dict[str, Any]:
+    since_s = facts.clock_s - unit.changed_s if unit.changed_s else None
+    return {
+        "state": f"{unit.active} ({unit.sub})",
+        "since_s": round(since_s) if since_s is not None else None,
+        "restarts": unit.restarts,
+        "last_end": "" if not unit.restarts else f"{unit.result}, exit {unit.exit_status}",
+    }
+
+
+def _weights(examination: Examination, facts: HostFacts) -> str:
+    if facts.model.hung:
+        return "no answer"
+    if not facts.model.present:
+        return "missing"
+    size = sum(facts.model.sizes.values())
+    bad = any(f.plane == "model" and f.host == facts.name for f, _ in examination.findings)
+    return f"{'damaged' if bad else 'whole'}, {size / 2**30:.1f} GiB"
+
+
+def _ray_gpus(examination: Examination, name: str) -> int | None:
+    plan = examination.case.plan
+    head = examination.look.facts.get(plan.head)
+    nodes = head.ray.nodes if head else ()
+    address = plan.hosts[name].address
+    alive = [node for node in nodes if node.address == address and node.alive]
+    return alive[0].gpus if alive else None if plan.backend == "mp" else 0
+
+
+def text(examination: Examination) -> str:
+    """One screen for people."""
+    told = to_json(examination)
+    lines = [f"{told['cluster']}: {told['model']}, {told['layout']}"
+             f"    {time.strftime('%H:%M:%S')}", ""]  # fmt: skip
+    for name, host in told["hosts"].items():
+        lines += _host_lines(name, host)
+    lines += ["", "rank  pp  tp  planned       runs on"]
+    for placed in ranks(examination):
+        where = placed.found or "not said"
+        note = "" if placed.found in {"", placed.planned} else "   <- not where the plan has it"
+        lines.append(f"{placed.rank:>4}  {placed.pp_rank:>2}  {placed.tp_rank:>2}  "
+                     f"{placed.planned:<12}  {where}{note}")  # fmt: skip
+    lines += ["", *_api_lines(told["api"]), ""]
+    cause = told["first_cause"]
+    lines.append(
+        f"{cause['plane']} plane, {cause['host']}: {cause['found']} ({cause['id']}); "
+        "`vllm-cluster doctor` has the fix" if cause else "sound"
+    )  # fmt: skip
+    return "\n".join(lines)
+
+
+def _host_lines(name: str, host: dict[str, Any]) -> list[str]:
+    if not host["seen"]:
+        return [f"{name:<12} not seen: {host['words']}"]
+    gpus = host["ray_gpus"]
+    ray = f"Ray GPUs {gpus if gpus is not None else '-'}/{host['gpus_planned']}"
+    free = f"{host['memory_free_bytes'] / 2**30:.0f}/{host['memory_bytes'] / 2**30:.0f} GiB free"
+    lines = [f"{name:<12} {host['role']:<7} {host['address']:<15} up {_span(host['uptime_s'])}  "
+             f"{ray}  weights {host['weights']}  {free}"]  # fmt: skip
+    for unit, state in host["units"].items():
+        restarts = f"  {state['restarts']} restarts, last: {state['last_end']}" \
+            if state["restarts"] else ""  # fmt: skip
+        lines.append(f"    {unit:<32} {state['state']:<24} for {_span(state['since_s'])}{restarts}")
+    for gpu in host["gpus"]:
+        used, total = gpu["used_bytes"] / 2**30, gpu["memory_bytes"] / 2**30
+        lines.append(f"    GPU {gpu['index']} {gpu['name']:<26} {gpu['utilization'] or 0:>3} %  "
+                     f"{used:5.1f}/{total:.1f} GiB  {gpu['temperature_c'] or '-'} C")  # fmt: skip
+    return lines
+
+
+def _api_lines(api: dict[str, Any]) -> list[str]:
+    state = "answers" if api["answers"] else "does not answer"
+    cache = api["kv_cache_used"]
+    return [
+        f"API {api['address']} {state}",
+        f"requests running {_number(api['running'])}, waiting {_number(api['waiting'])}; "
+        f"KV cache used {'-' if cache is None else f'{100 * cache:.1f} %'}; "
+        f"tokens generated {_number(api['generated_tokens'])}",
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}"
+
+
+def _span(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    minutes, s = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days}d{hours:02}h"
+    return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{s:02}s"
+
+
+def dumps(examination: Examination) -> str:
+    """`to_json` as text."""
+    return json.dumps(to_json(examination), indent=2)
