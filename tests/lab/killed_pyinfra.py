@@ -18,13 +18,13 @@ def main() -> None:
     file, number = Path(sys.argv[1]), int(sys.argv[2])
     sys.argv = ["pyinfra", *sys.argv[3:]]
     # pyinfra_cli patches the standard library for gevent; nothing may be imported before it.
-    from pyinfra_cli.main import main as pyinfra  # noqa: PLC0415
     from pyinfra.api import operations  # noqa: PLC0415
+    from pyinfra_cli.main import main as pyinfra  # type: ignore[import-untyped]  # noqa: PLC0415
 
     run = operations._run_single_op
     reached: list[str] = []
 
-    def counted(state, op_hash):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    def counted(state, op_hash):  # type: ignore[no-untyped-def]
         reached.append(", ".join(sorted(state.get_op_meta(op_hash).names)))
         file.write_text("\n".join(reached) + "\n")
         if len(reached) == number:

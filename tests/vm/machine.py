@@ -75,7 +75,7 @@ class Machine:
         argv += ["-serial", f"file:{self.console}"]
         argv += ["-kernel", str(self.image.kernel), "-initrd", str(self.image.initrd)]
         kernel = ["root=/dev/vda", "rw", "console=ttyS0", "net.ifnames=0", "mitigations=off"]
-        kernel += ["quiet", "systemd.show_status=1", f"systemd.hostname={self.name}"]
+        kernel += ["rootdelay=300", "systemd.show_status=1", f"systemd.hostname={self.name}"]
         argv += ["-append", " ".join(kernel)]
         argv += ["-drive", f"file={root},if=virtio,format=qcow2,cache=unsafe"]
         for disk in self.disks:

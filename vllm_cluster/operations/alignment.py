@@ -113,8 +113,13 @@ def agreed(
 
 
 def _all(state: State, asked: Mapping[str, Asked]) -> dict[str, Observed | None]:
-    """Answers of all hosts; those left out with --limit are asked if they can be reached."""
+    """Answers of all hosts; those left out with --limit are asked if they can be reached.
+
+    A dry run takes hosts in no order: there the last one compares them all.
+    """
     answers = _answers.setdefault(state, {})
+    if state.current_stage != StateStage.Execute:
+        return {name: answers[name] for name in asked if name in answers}
     found: dict[str, Observed | None] = {}
     for name in asked:
         other = state.inventory.get_host(name)

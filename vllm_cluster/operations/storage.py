@@ -113,8 +113,11 @@ def _start(mount: Mount) -> StringCommand:
     unit, where = shlex.quote(mount.unit), shlex.quote(mount.where)
     words = f"refused: {mount.what} cannot be mounted at {mount.where}: "
     words += "does its server run and export it?" if mount.network else "the reason is above"
+    # The directory that a bind mount shows may be the first on its new disk.
+    make = f"mkdir -p {shlex.quote(mount.what)} && " if "bind" in mount.options else ""
     return StringCommand(
-        f"systemctl reset-failed {unit} 2>/dev/null; systemctl start --no-block {unit} && n=0 && "
+        f"systemctl reset-failed {unit} 2>/dev/null; "
+        f"{make}systemctl start --no-block {unit} && n=0 && "
         f"until mountpoint -q {where}; do n=$((n + 1)); "
         f"if [ $n -gt {MOUNT_TIMEOUT_S * 5} ] || systemctl --quiet is-failed {unit}; then "
         f"journalctl --no-pager --output=cat --lines=10 --unit={unit} >&2; "

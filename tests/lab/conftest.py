@@ -1,0 +1,38 @@
+"""One cluster of stand-ins, deployed once, for all tests that need no model and no Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab import standin
+from tests.lab.harness import ROOT, Cluster, describe
+from vllm_cluster.lab import Lab
+
+STANDIN_LAB = "t-standin"
+
+
+def with_standin(folder: Path, lab: Lab, edit: Callable[[str], str] = str) -> Cluster:
+    """A description for `lab` in `folder` whose image and model are stand-ins."""
+    folder.mkdir(parents=True, exist_ok=True)
+    image, model = standin.write(lab, folder / "image.tar"), standin.model(folder / "model")
+
+    def stand_in(text: str) -> str:
+        text = text.replace(f"{ROOT}/.cache/image/current/image.tar", str(image))
+        return edit(text.replace(f"{ROOT}/.cache/model/tiny", str(model)))
+
+    return describe(lab, folder, stand_in)
+
+
+@pytest.fixture(scope="session")
+def standins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two hosts brought to the end of deploys/cluster.py. A test leaves them as it found them."""
+    lab = Lab.up(2, name=STANDIN_LAB)
+    try:
+        made = with_standin(tmp_path_factory.mktemp("standins"), lab)
+        made.apply()
+        yield made
+    finally:
+        lab.down()
