@@ -38,7 +38,6 @@ class _Glyphs:
     side: str
     down: str
     dots: str
-    dash: str
     fills: Mapping[SegmentKind, str]
     free: str
 
@@ -49,7 +48,6 @@ _UNICODE = _Glyphs(
     side="│",
     down="▼",
     dots="⋮",
-    dash="\N{EN DASH}",
     fills={"weights": "█", "allowance": "▓", "kv": "▒", "outside": "░"},
     free="·",
 )
@@ -59,7 +57,6 @@ _ASCII = _Glyphs(
     side="|",
     down="v",
     dots=":",
-    dash="-",
     fills={"weights": "#", "allowance": "%", "kv": "=", "outside": ":"},
     free=".",
 )
@@ -154,12 +151,12 @@ class _Text:
         last = stage.past_layer - 1
         words = [f"replica {stage.replica}"] if replicas > 1 else []
         words.append(f"stage {stage.stage}")
-        layers = f"layers {stage.first_layer}{self.glyphs.dash}{last}"
+        layers = f"layers {stage.first_layer}-{last}"
         words.append(" + ".join([layers, *stage.ends]))
         ranks = [gpu.rank for gpu in stage.gpus if gpu.rank is not None]
         if len(ranks) > 1:
             part = "" if stage.whole else ", part of a group over hosts"
-            words.append(f"TP group of ranks {ranks[0]}{self.glyphs.dash}{ranks[-1]}{part}")
+            words.append(f"TP group of ranks {ranks[0]}-{ranks[-1]}{part}")
         return "   ".join(words)
 
     def _gpu(self, gpu: GpuBox) -> str:
