@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from vllm_cluster.commands.plan import rank_rows
+from vllm_cluster.commands.plan_text import rank_rows
 from vllm_cluster.control.context import Context, context
 from vllm_cluster.lab import Lab, LabError, down
 

@@ -22,8 +22,6 @@ COMMANDS = {
     "rotate": ("vllm_cluster.commands.rotate", "Make new values of generated secrets."),
 }
 
-INVALID = 2
-
 
 class Lazy(click.Group):
     """A group whose commands are imported on demand."""
@@ -58,7 +56,7 @@ def main() -> None:
         group.main(prog_name="vllm-cluster")
     except DescriptionError as error:
         click.echo(error.text(), err=True)
-        sys.exit(INVALID)
+        sys.exit(error.exit_code)
 
 
 if __name__ == "__main__":

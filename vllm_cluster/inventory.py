@@ -10,22 +10,20 @@ from vllm_cluster.control.context import context
 from vllm_cluster.plan import HostPlan
 from vllm_cluster.spec import Cluster, DescriptionError
 
-INVALID = 2
-
 Group = list[tuple[str, dict[str, Any]]]
 
 
 def groups(file: Path) -> tuple[Group, Group]:
     """`head` and `workers` for pyinfra.
 
-    A description that cannot be used ends the program here, with exit code 2, before any
-    connection. pyinfra would show a traceback for an exception.
+    A description that cannot be used ends the program here, with exit code 2 (1: it would
+    not work), before any connection. pyinfra would show a traceback for an exception.
     """
     try:
         known = context(file.resolve())
     except DescriptionError as error:
         print(error.text(), file=sys.stderr)
-        raise SystemExit(INVALID) from None
+        raise SystemExit(error.exit_code) from None
     hosts = known.plan.hosts.values()
     head = [_host(known.cluster, host) for host in hosts if host.role == "head"]
     workers = [_host(known.cluster, host) for host in hosts if host.role == "worker"]

@@ -1,69 +1,144 @@
-"""`vllm-cluster plan`: ranks, ports, and what every process gets."""
+"""`vllm-cluster plan`: what fits and why, ranks, ports, and what every process gets."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
+import sys
 from pathlib import Path
 
 import click
 
-from vllm_cluster.plan import Plan, make_plan
-from vllm_cluster.spec import load
+from vllm_cluster.commands.plan_text import plan_text
+from vllm_cluster.commands.plan_whatif import axes_of, what_if_json, what_if_text
+from vllm_cluster.control.judge import Judged, judge
+from vllm_cluster.plan import make_plan
+from vllm_cluster.plan.memory.facts import ModelFacts, UnsupportedModelError
+from vllm_cluster.plan.picture.rankmap import HostLabel, RankMap, rank_map
+from vllm_cluster.plan.picture.svg import render_svg
+from vllm_cluster.plan.picture.text import render_text, style_for
+from vllm_cluster.plan.settle import hosts
+from vllm_cluster.spec import Cluster, DescriptionError, load
 
 
-@click.command(help="Show what follows from the description FILE: ranks, ports, commands.")
+@click.command(help="Show what follows from the description FILE. Exit 0 fits, 1 refused, 2 bad.")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
-def command(file: Path, *, as_json: bool) -> None:
-    """Print the plan. Raises DescriptionError."""
-    plan = make_plan(load(file).description)
-    click.echo(json.dumps(to_json(plan), indent=2) if as_json else text(plan))
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object (docs/plan-json.md).")
+@click.option("--svg", type=click.Path(path_type=Path), help="Write the rank map there as SVG.")
+@click.option(
+    "--model", type=click.Path(path_type=Path), help="A directory with config.json, to weigh."
+)
+@click.option("--hub", help="A model on the hub, ORG/NAME[@REVISION]: read, not downloaded.")
+@click.option("--what-if", is_flag=True, help="A table of what would fit.")
+@click.option("--max-model-len", default="", help="What if: lengths, such as 4096,8192,32768.")
+@click.option("--requests", default="", help="What if: full requests at once, such as 1,8,64.")
+@click.option("--kv-dtype", default="", help="What if: such as auto,fp8.")
+@click.option("--hosts", "host_counts", default="", help="What if: numbers of hosts, such as 1,2.")
+@click.option("--gpus", default="", help="What if: GPUs of a host, such as 4,8.")
+def command(  # noqa: PLR0917  an option each
+    file: Path,
+    as_json: bool,
+    svg: Path | None,
+    model: Path | None,
+    hub: str | None,
+    what_if: bool,
+    max_model_len: str,
+    requests: str,
+    kv_dtype: str,
+    host_counts: str,
+    gpus: str,
+) -> None:
+    """Print the plan. Raises DescriptionError; exit codes are its own."""
+    try:
+        cluster = load(file)
+        facts = _facts(cluster, model, hub)
+        if what_if:
+            axes = axes_of(max_model_len, requests, kv_dtype, host_counts, gpus)
+            show = what_if_json if as_json else what_if_text
+            click.echo(show(cluster, _needed(cluster, facts), axes))
+            return
+        judged = judge(cluster, facts)
+    except DescriptionError as error:
+        if not as_json:
+            raise
+        click.echo(json.dumps(_problems(error), indent=2))
+        sys.exit(error.exit_code)
+    picture = _picture(judged)
+    if svg is not None:
+        _write_svg(svg, picture)
+    click.echo(json.dumps(_json(judged), indent=2) if as_json else _text(judged, picture))
 
 
-def to_json(plan: Plan) -> dict[str, object]:
-    """The plan as plain values; the keys are the fields of `Plan`."""
-    return dataclasses.asdict(plan)
+def _text(judged: Judged, picture: RankMap | None) -> str:
+    columns = shutil.get_terminal_size((100, 24)).columns
+    drawn = render_text(picture, style_for(sys.stdout, columns)) if picture else ""
+    return plan_text(judged, make_plan(judged.cluster.description), drawn)
 
 
-def text(plan: Plan) -> str:
-    """The plan for people."""
-    return "\n".join([*_head(plan), "", *rank_rows(plan), "", *_ports(plan), "", *_commands(plan)])
+def _json(judged: Judged) -> dict[str, object]:
+    """The fields of `Plan`, the decision with its numbers, and why there are none."""
+    return {
+        "verdict": "fits",
+        **dataclasses.asdict(make_plan(judged.cluster.description)),
+        "decision": judged.decision.to_json() if judged.decision else None,
+        "unweighed": judged.unweighed,
+    }
 
 
-def _head(plan: Plan) -> list[str]:
-    hosts = len(plan.hosts)
-    return [
-        f"{plan.cluster}: {plan.model_name} on {hosts} hosts, {plan.gpus} GPUs, "
-        f"TP={plan.tensor} x PP={plan.pipeline}, executor {plan.backend}",
-        f"vLLM {plan.vllm_version}, Ray {plan.ray_version}, image {plan.image}",
-        f"weights {plan.model_path}",
-        f"API http://{plan.hosts[plan.head].address}:{plan.api_port}/v1",
-    ]
+def _problems(error: DescriptionError) -> dict[str, object]:
+    return {
+        "verdict": "refused" if error.exit_code == 1 else "invalid",
+        "file": str(error.file),
+        "problems": [dataclasses.asdict(problem) for problem in error.problems],
+    }
 
 
-def rank_rows(plan: Plan) -> list[str]:
-    """The rank map, a row a process."""
-    rows = ["rank  pp  tp  host          gpu"]
-    for r in plan.ranks:
-        rows.append(f"{r.rank:>4}  {r.pp_rank:>2}  {r.tp_rank:>2}  {r.host:<12}  {r.gpu:>3}")
-    return rows
+def _facts(cluster: Cluster, model: Path | None, hub: str | None) -> ModelFacts | None:
+    """The facts of the model that an option names, None for the description's own."""
+    if model is None and hub is None:
+        return None
+    from vllm_cluster.model.safetensors import ModelReadError  # noqa: PLC0415  slow, rarely needed
+
+    try:
+        if model is not None:
+            from vllm_cluster.model.local import read_model  # noqa: PLC0415  as above
+
+            return read_model(model)
+        from vllm_cluster.model.hub import read_hub_model  # noqa: PLC0415  as above
+
+        repo, _, revision = (hub or "").partition("@")
+        return read_hub_model(repo, revision=revision or None)
+    except (ModelReadError, UnsupportedModelError) as error:
+        found, accepted = str(error), "a model that can be read and weighed"
+        problem = cluster.problem("model", "source", found=found, accepted=accepted)
+        raise DescriptionError(cluster.file, [problem]) from None
 
 
-def _ports(plan: Plan) -> list[str]:
-    rows = [f"{'port':<11}  {'what':<24}  {'where':<10}  {'binds':<8}  reached by"]
-    for use in plan.ports:
-        port = str(use.first) if use.first == use.last else f"{use.first}-{use.last}"
-        rows.append(f"{port:<11}  {use.name:<24}  {use.where:<10}  {use.bind:<8}  {use.allowed}")
-    return rows
+def _needed(cluster: Cluster, facts: ModelFacts | None) -> ModelFacts:
+    source = cluster.local(cluster.description.model.source)
+    found = facts or _facts(cluster, source, None)
+    assert found is not None  # noqa: S101  a path was given
+    return found
 
 
-def _commands(plan: Plan) -> list[str]:
-    rows: list[str] = []
-    for host in plan.hosts.values():
-        for unit, container in host.containers.items():
-            rows.append(f"{host.name} ({host.address}), unit {unit}.service:")
-            rows += [f"    {word}" for word in container.run()]
-    rows.append("environment of every container, and VLLM_HOST_IP and the network card's own:")
-    rows += [f"    {name}={value}" for name, value in sorted(plan.environment.items())]
-    return rows
+def _picture(judged: Judged) -> RankMap | None:
+    decision = judged.decision
+    if decision is None or decision.fit is None or not decision.places:
+        return None
+    description = judged.cluster.description
+    labels = {
+        name: HostLabel(
+            address=str(host.address),
+            nic=host.interface or "",
+            role="head" if name == description.head else "worker",
+        )
+        for name, host in description.hosts.items()
+    }
+    return rank_map(decision, hosts(description), labels)
+
+
+def _write_svg(path: Path, picture: RankMap | None) -> None:
+    if picture is None:
+        raise click.UsageError("there is no picture without the model's numbers: name --model DIR")
+    path.write_text(render_svg(picture), encoding="utf-8")

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from vllm_cluster.control import archive, model, secrets
+from vllm_cluster.control.judge import judge
 from vllm_cluster.plan import Plan, make_plan
 from vllm_cluster.spec import Cluster, DescriptionError, Problem, load
 from vllm_cluster.weights.manifest import Manifest
@@ -31,10 +32,14 @@ class Context:
 @cache
 def context(file: Path) -> Context:
     """Read everything, once a process. Raises DescriptionError with all problems."""
-    cluster = load(file)
+    cluster = judge(load(file)).cluster
     image, source = cluster.description.image, cluster.local(cluster.description.model.source)
     path = cluster.local(image.archive) if image.archive else None
-    problems = [*_archive_problems(cluster, path), *_source_problems(cluster, source)]
+    problems = [
+        *_ssh_problems(cluster),
+        *_archive_problems(cluster, path),
+        *_source_problems(cluster, source),
+    ]
     if problems:
         raise DescriptionError(file, problems)
     manifest = model.manifest_of(source, cluster.description.model.name)
@@ -53,6 +58,14 @@ def context(file: Path) -> Context:
 
 # Enough to tell any two models apart, short enough for a path that people read.
 MODEL_ID_DIGITS = 16
+
+
+def _ssh_problems(cluster: Cluster) -> Iterator[Problem]:
+    ssh = cluster.description.ssh
+    for name, value in (("key", ssh.key), ("config_file", ssh.config_file)):
+        if value is not None and not cluster.local(value).is_file():
+            found = f"{cluster.local(value)}, which is no file"
+            yield cluster.problem("ssh", name, found=found, accepted="a file on this machine")
 
 
 def _archive_problems(cluster: Cluster, path: Path | None) -> Iterator[Problem]:

@@ -122,7 +122,12 @@ def _sums(manifest: Manifest) -> str:
 
 
 def _verify(staging: str) -> str:
-    return f"cd {shlex.quote(staging)} && sha256sum --check --quiet --strict -"
+    words = (
+        f"{staging}: these files are not those of the manifest. If the model on the machine that "
+        "runs pyinfra changed while it was copied, run again; nothing became visible"
+    )
+    check = f"cd {shlex.quote(staging)} && sha256sum --check --quiet --strict -"
+    return f"({check}) || {{ echo {shlex.quote(words)} >&2; exit 1; }}"
 
 
 def _publish(path: str, staging: str) -> str:

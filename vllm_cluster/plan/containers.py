@@ -8,6 +8,7 @@ from typing import Any
 
 from vllm_cluster.plan import paths
 from vllm_cluster.plan.model import Container
+from vllm_cluster.plan.sizes import concrete
 from vllm_cluster.spec.model import Description, Host
 
 CONFIG_LABEL = "vllm-cluster.config"
@@ -66,16 +67,22 @@ def serve_arguments(description: Description, model_path: str, *, ray: bool) -> 
         f"--served-model-name={description.model.name}",
         "--host=0.0.0.0",
         f"--port={description.serve.port}",
-        f"--tensor-parallel-size={description.parallel.tensor}",
-        f"--pipeline-parallel-size={description.parallel.pipeline}",
+        f"--tensor-parallel-size={concrete(description).tensor}",
+        f"--pipeline-parallel-size={concrete(description).pipeline}",
         f"--shutdown-timeout={description.serve.shutdown_timeout_s}",
     ]
     if ray:
         # Never chosen by itself, also where a Ray cluster runs (vllm/config/parallel.py).
         arguments.append("--distributed-executor-backend=ray")
-    for name, value in description.serve.args.items():
-        arguments += _argument(name.replace("_", "-"), value)
+    for words in user_arguments(description).values():
+        arguments += words
     return tuple(arguments)
+
+
+def user_arguments(description: Description) -> dict[str, list[str]]:
+    """The words that each key of serve.args becomes."""
+    args = description.serve.args.items()
+    return {name: _argument(name.replace("_", "-"), value) for name, value in args}
 
 
 def _argument(name: str, value: Any) -> list[str]:

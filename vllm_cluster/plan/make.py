@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from vllm_cluster.plan import containers, environment
-from vllm_cluster.plan.model import Container, HostPlan, Plan
+from vllm_cluster.plan.model import Container, HostPlan, Plan, Rank
 from vllm_cluster.plan.ports import allowed, port_uses
 from vllm_cluster.plan.ranks import rank_map
+from vllm_cluster.plan.sizes import concrete, uses_ray
 from vllm_cluster.plan.storage import host_storage
-from vllm_cluster.spec.model import Description
+from vllm_cluster.spec.model import Description, Parallel
 
 
 def make_plan(
@@ -19,7 +22,8 @@ def make_plan(
     manifest: without them (nothing is read yet) the plan shows the reference and the bare
     directory instead.
     """
-    ray = len(description.hosts) > 1
+    parallel = concrete(description)
+    ray = uses_ray(description)
     image = image_id or description.image.reference
     path = f"{description.weights.directory}/{description.model.directory}"
     model_path = f"{path}/{model_id}" if model_id else path
@@ -28,11 +32,12 @@ def make_plan(
     return Plan(
         cluster=description.cluster,
         backend="ray" if ray else "mp",
-        tensor=description.parallel.tensor,
-        pipeline=description.parallel.pipeline,
+        tensor=parallel.tensor,
+        pipeline=parallel.pipeline,
+        replicas=parallel.replicas,
         head=description.head,
         hosts={n: _host(description, n, image, model_path, ray=ray) for n in order},
-        ranks=rank_map(description.parallel.tensor, gpus),
+        ranks=_ranks(parallel, gpus),
         ports=port_uses(description, ray=ray),
         image=image,
         image_pull=None if description.image.archive else description.image.reference,
@@ -53,6 +58,16 @@ def make_plan(
     )
 
 
+def _ranks(parallel: Parallel, gpus: dict[str, int]) -> tuple[Rank, ...]:
+    if parallel.replicas == 1:
+        return rank_map(parallel.tensor, gpus)
+    return tuple(
+        replace(rank, replica=replica)
+        for replica, (host, count) in enumerate(gpus.items())
+        for rank in rank_map(parallel.tensor, {host: count})
+    )
+
+
 def _host(
     description: Description, name: str, image: str, model_path: str, *, ray: bool
 ) -> HostPlan:
@@ -63,7 +78,8 @@ def _host(
         made["ray-head"] = containers.ray_head(description, image)
     if ray and not head:
         made["ray-worker"] = containers.ray_worker(description, host, image)
-    if head:
+    serves = head or concrete(description).replicas > 1
+    if serves:
         made["vllm"] = containers.vllm(description, image, model_path, ray=ray)
     return HostPlan(
         name=name,
@@ -74,6 +90,6 @@ def _host(
         interface=host.interface,
         units=tuple(made),
         containers=made,
-        allow=allowed(description, head=head),
+        allow=allowed(description, head=serves),
         storage=host_storage(description, name),
     )

@@ -12,13 +12,14 @@ Role = Literal["head", "worker"]
 
 @dataclass(frozen=True)
 class Rank:
-    """One vLLM worker process: rank = pp_rank x TP + tp_rank."""
+    """One vLLM worker process: rank = pp_rank x TP + tp_rank, within its replica."""
 
     rank: int
     tp_rank: int
     pp_rank: int
     host: str
     gpu: int
+    replica: int = 0
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class Plan:
     backend: Literal["ray", "mp"]
     tensor: int
     pipeline: int
+    replicas: int
     head: str
     hosts: dict[str, HostPlan]
     ranks: tuple[Rank, ...]
@@ -103,7 +105,7 @@ class Plan:
 
     @property
     def world_size(self) -> int:
-        """Number of worker processes, one GPU each."""
+        """Number of worker processes of a replica, one GPU each."""
         return self.tensor * self.pipeline
 
     @property

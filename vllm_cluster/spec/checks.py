@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from vllm_cluster.spec.hosts_checks import CHECKS as HOSTS_CHECKS
 from vllm_cluster.spec.hosts_model import Driver
@@ -45,7 +45,7 @@ class Parts:
     head: str | None = None
     workers: list[str] | None = None
     network: NetworkSection | None = None
-    parallel: Parallel | None = None
+    parallel: Parallel | Literal["auto"] | None = None
     memory: Memory | None = None
     ports: Ports | None = None
     serve: Serve | None = None
@@ -97,10 +97,15 @@ def head_and_workers(parts: Parts) -> Iterator[Finding]:
 
 
 def world_fits_gpus(parts: Parts) -> Iterator[Finding]:
-    """TP x PP processes, one GPU each, TP inside one host, every host used."""
-    if parts.parallel is None or not parts.hosts_whole:
+    """TP x PP processes a replica, one GPU each, TP inside one host, every host used."""
+    if not isinstance(parts.parallel, Parallel) or not parts.hosts_whole:
         return
     tensor, pipeline = parts.parallel.tensor, parts.parallel.pipeline
+    replicas = parts.parallel.replicas
+    if replicas not in {1, len(parts.hosts)}:
+        accepted = f"1, or {len(parts.hosts)}: one on each host"
+        yield ("parallel", "replicas"), str(replicas), accepted
+        return
     for name, host in parts.hosts.items():
         if tensor > host.gpus:
             found = f"{tensor}, more than the {host.gpus} GPUs of {name}"
@@ -113,9 +118,14 @@ def world_fits_gpus(parts: Parts) -> Iterator[Finding]:
             yield ("hosts", name, "gpus"), str(host.gpus), accepted
             return
     total = sum(host.gpus for host in parts.hosts.values())
-    if tensor * pipeline != total:
-        found = f"{tensor} x {pipeline} = {tensor * pipeline} processes for {total} GPUs"
-        accepted = f"tensor x pipeline = {total}, such as {tensor} x {total // tensor}"
+    if tensor * pipeline * replicas != total:
+        copies = f" x {replicas} replicas" if replicas > 1 else ""
+        processes = tensor * pipeline * replicas
+        found = f"{tensor} x {pipeline}{copies} = {processes} processes for {total} GPUs"
+        accepted = (
+            f"tensor x pipeline = {total // replicas}, such as "
+            f"{tensor} x {total // replicas // tensor}"
+        )
         yield ("parallel", "pipeline"), found, accepted
 
 

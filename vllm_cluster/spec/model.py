@@ -91,6 +91,10 @@ class Gpu(Section):
 class NetworkSection(NetworkAdditions):
     """Who may reach what."""
 
+    link_gbit_s: float | None = Field(
+        None, gt=0, description="the fabric's speed in Gbit/s each way, such as 25"
+    )
+
     fabric: Network = Field(description="the network of the hosts' addresses: 192.168.1.0/24")
     api_from: list[Network] = Field(
         min_length=1, description="networks that may use the API, such as [10.0.0.0/8]"
@@ -103,10 +107,14 @@ class NetworkSection(NetworkAdditions):
 
 
 class Parallel(Section):
-    """How the model is cut: tensor inside a host, pipeline between hosts."""
+    """How the model is cut: tensor inside a host, pipeline between hosts, or copies of it."""
 
     tensor: Count = 1
     pipeline: Count = 1
+    replicas: Count = 1
+    several_hosts: Literal["if-needed", "deliberate"] = Field(
+        "if-needed", description="if-needed, or deliberate (though one host would hold the model)"
+    )
 
 
 class Image(Section):
@@ -205,6 +213,9 @@ class Serve(Section):
     env: dict[Annotated[str, Field(pattern=r"^[A-Z_][A-Z0-9_]*$")], str | int] = Field(
         default_factory=dict, description="environment variables, NAME: value"
     )
+    full_requests: float | None = Field(
+        None, gt=0, description="requests of full length that must fit at once, such as 16"
+    )
     start_timeout_s: Seconds = 3600
     shutdown_timeout_s: int = Field(
         30, strict=True, ge=0, description="seconds that running requests may take at a stop"
@@ -251,7 +262,9 @@ class Description(Section):
     )
     gpu: Gpu = Gpu()
     network: NetworkSection
-    parallel: Parallel
+    parallel: Parallel | Literal["auto"] = Field(
+        description="auto, or a mapping with tensor, pipeline, replicas, several_hosts"
+    )
     image: Image
     model: Model
     weights: Weights = Weights()
@@ -283,6 +296,10 @@ class Cluster(BaseModel):
         """A problem with the value at `path`, with its line."""
         line = next((self.lines[p] for p in _up(path) if p in self.lines), 0)
         return Problem(line, ".".join(path), found, accepted)
+
+    def with_description(self, description: Description) -> Cluster:
+        """The same file, another description: `parallel: auto` settled, say."""
+        return self.model_copy(update={"description": description})
 
     def local(self, path: str) -> Path:
         """A path of this machine that the description names: `~` and relative to the file."""

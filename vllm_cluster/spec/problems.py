@@ -29,6 +29,8 @@ class Problem:
 class DescriptionError(ValueError):
     """A description that cannot be used. Carries every problem, not the first alone."""
 
+    exit_code = 2
+
     def __init__(self, file: Path, problems: list[Problem]) -> None:
         self.file = file
         self.problems = sorted(set(problems))
@@ -40,3 +42,9 @@ class DescriptionError(ValueError):
         noun = "problem" if count == 1 else "problems"
         lines = [problem.text(self.file) for problem in self.problems]
         return "\n".join([*lines, f"{count} {noun}; no host was contacted."])
+
+
+class RefusedError(DescriptionError):
+    """A sound description of something that would not work, or not well."""
+
+    exit_code = 1

@@ -19,7 +19,7 @@ def secrets_step() -> None:
     wanted: dict[str, File | Directory] = {paths.SECRETS: Directory(mode="700")}
     if here.plan().backend == "ray":
         wanted[paths.RAY_TOKEN] = File(values["ray_token"] + "\n", mode="600", secret=True)
-    if here.this().role == "head" and here.plan().api_key:
+    if "vllm" in here.this().units and here.plan().api_key:
         wanted[paths.API_KEY] = File(values["api_key"] + "\n", mode="600", secret=True)
     files.place(name="Write the Ray token and the API key", wanted=wanted)
     secrets.only(

@@ -1,0 +1,114 @@
+"""A description judged with the model that it names: sizes settled, arguments checked."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vllm_cluster.plan.decision import Decision
+from vllm_cluster.plan.memory.facts import ModelFacts, UnsupportedModelError
+from vllm_cluster.plan.settle import settled, weigh
+from vllm_cluster.plan.verify import (
+    argument_problems,
+    combination_problems,
+    version_problems,
+)
+from vllm_cluster.spec import Cluster, DescriptionError, RefusedError
+from vllm_cluster.spec.model import Parallel
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A settled description; `decision` with the numbers, or `unweighed`, why there are none."""
+
+    cluster: Cluster
+    decision: Decision | None
+    unweighed: str
+
+
+def judge(cluster: Cluster, facts: ModelFacts | None = None) -> Judged:
+    """Settle `parallel: auto` and check what vLLM and Ray will be told.
+
+    The model's facts are `facts`, or those of `model.source` where that is a directory here.
+    Raises DescriptionError for arguments and versions that do not exist, RefusedError for what
+    does not fit and for combinations that vLLM refuses.
+    """
+    problems = version_problems(cluster)
+    if problems:
+        raise DescriptionError(cluster.file, problems)
+    decision, unweighed = _weighed(cluster, facts)
+    if decision is not None:
+        cluster = cluster.with_description(settled(cluster.description, decision))
+    if not isinstance(cluster.description.parallel, Parallel):
+        _refuse_unsettled(cluster, decision, unweighed)
+    problems = argument_problems(cluster)
+    if problems:
+        raise DescriptionError(cluster.file, problems)
+    refused = combination_problems(cluster, _config(cluster))
+    if decision is not None:
+        refused += [
+            cluster.problem("parallel", found=each.reason, accepted=each.fix)
+            for each in decision.refusals
+        ]
+    if refused:
+        raise RefusedError(cluster.file, refused)
+    return Judged(cluster, decision, unweighed)
+
+
+def _weighed(cluster: Cluster, facts: ModelFacts | None) -> tuple[Decision | None, str]:
+    """The decision, or why nothing could be weighed."""
+    if cluster.description.gpu.kind == "cpu":
+        return None, "gpu.kind is cpu: there is no GPU memory to weigh"
+    folder = cluster.local(cluster.description.model.source)
+    if facts is None:
+        if not folder.is_dir():
+            return None, f"{folder} is no directory here"
+        try:
+            facts = _read(folder)
+        except (_model_read_error(), UnsupportedModelError) as error:
+            return None, str(error)
+    try:
+        return weigh(cluster.description, facts), ""
+    except KeyError as error:
+        return None, f"{error.args[0]}; or say gpu.memory"
+
+
+def _read(folder: Path) -> ModelFacts:
+    from vllm_cluster.model.local import read_model  # noqa: PLC0415  only where a model is here
+
+    return read_model(folder)
+
+
+def _model_read_error() -> type[Exception]:
+    from vllm_cluster.model.safetensors import ModelReadError  # noqa: PLC0415  as above
+
+    return ModelReadError
+
+
+def _refuse_unsettled(cluster: Cluster, decision: Decision | None, unweighed: str) -> None:
+    """`auto` needs a decision: say why there is none, or why nothing fits."""
+    if decision is None:
+        accepted = "tensor and pipeline in numbers, or a model.source on this machine to weigh"
+        found = f"auto, but {unweighed}"
+        raise RefusedError(
+            cluster.file, [cluster.problem("parallel", found=found, accepted=accepted)]
+        )
+    raise RefusedError(
+        cluster.file,
+        [
+            cluster.problem("parallel", found=each.reason, accepted=each.fix)
+            for each in decision.refusals
+        ],
+    )
+
+
+def _config(cluster: Cluster) -> dict[str, Any] | None:
+    """The model's config.json, where it is here and is one."""
+    path = cluster.local(cluster.description.model.source) / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return config if isinstance(config, dict) else None
