@@ -93,7 +93,7 @@ def test_several_hosts_where_one_does_are_refused_with_the_numbers() -> None:
     assert refusal.key == "several-hosts-for-nothing"
     assert "one host holds the model as TP=4 x PP=1: 35.1 GiB of weights" in refusal.reason
     assert "473,392 tokens" in refusal.reason
-    assert "force_multi_node: true" in refusal.fix
+    assert "several_hosts: deliberate" in refusal.fix
 
 
 def test_they_are_accepted_when_they_are_meant() -> None:
