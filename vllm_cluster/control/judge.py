@@ -10,6 +10,7 @@ from typing import Any
 from vllm_cluster.plan.decision import Decision
 from vllm_cluster.plan.memory.facts import ModelFacts, UnsupportedModelError
 from vllm_cluster.plan.settle import settled, weigh
+from vllm_cluster.plan.sizes import concrete
 from vllm_cluster.plan.verify import (
     argument_problems,
     combination_problems,
@@ -43,6 +44,7 @@ def judge(cluster: Cluster, facts: ModelFacts | None = None) -> Judged:
         cluster = cluster.with_description(settled(cluster.description, decision))
     if not isinstance(cluster.description.parallel, Parallel):
         _refuse_unsettled(cluster, decision, unweighed)
+    _refuse_tensor_across_hosts(cluster, decision)
     problems = argument_problems(cluster)
     if problems:
         raise DescriptionError(cluster.file, problems)
@@ -102,6 +104,20 @@ def _refuse_unsettled(cluster: Cluster, decision: Decision | None, unweighed: st
             for each in decision.refusals
         ],
     )
+
+
+def _refuse_tensor_across_hosts(cluster: Cluster, decision: Decision | None) -> None:
+    """TP larger than a host: with the link's numbers where the model is known."""
+    parallel, hosts = concrete(cluster.description), cluster.description.hosts.values()
+    most = min(host.gpus for host in hosts)
+    if parallel.tensor <= most or parallel.tensor_across_hosts == "deliberate":
+        return
+    found = f"{parallel.tensor}, more than the {most} GPUs of a host"
+    accepted = f"at most {most}: TP stays in a host; or `tensor_across_hosts: deliberate`"
+    problems = [cluster.problem("parallel", "tensor", found=found, accepted=accepted)]
+    for each in decision.refusals if decision else ():
+        problems.append(cluster.problem("parallel", found=each.reason, accepted=each.fix))
+    raise RefusedError(cluster.file, problems)
 
 
 def _config(cluster: Cluster) -> dict[str, Any] | None:

@@ -35,7 +35,7 @@ from vllm_cluster.plan.decision import (
 )
 from vllm_cluster.plan.memory.facts import HostFacts, Layout, LayoutError, ModelFacts
 from vllm_cluster.plan.memory.fit import Fit, fit
-from vllm_cluster.plan.memory.search import try_fit, valid_tensor_sizes
+from vllm_cluster.plan.memory.search import host_shape, try_fit, valid_tensor_sizes
 from vllm_cluster.plan.memory.traffic import Traffic, pipeline_traffic, tensor_traffic
 
 #: Full-length requests that a server shall hold at once when nobody says how many.
@@ -132,23 +132,21 @@ def _candidates(
 ) -> Iterator[tuple[Layout, Sequence[HostFacts]]]:
     """Layouts in the order of the rules, each with the hosts that it uses."""
     head = hosts[0]
-    sizes = valid_tensor_sizes(model, head.gpus)
-    if not sizes:
-        return
+    sizes, shape = valid_tensor_sizes(model, head.gpus), host_shape(model, head.gpus)
     for tensor in sizes:
         yield Layout(tensor), hosts[:1]
-    widest = sizes[-1]
-    stages_per_host = head.gpus // widest
-    if 1 < stages_per_host <= model.layers:
-        yield Layout(widest, stages_per_host), hosts[:1]
+    if shape is None:
+        return
+    tensor, stages = shape
+    if stages > 1 and tensor * stages > sizes[-1]:
+        yield Layout(tensor, stages), hosts[:1]
     for layout in _replicas(model, hosts, ask, sizes):
         yield layout, hosts[: ceil(layout.gpus / head.gpus)]
     even = all(host.gpus == head.gpus for host in hosts)
     for number in range(2, len(hosts) + 1):
-        stages = number * stages_per_host
-        if not even or stages > model.layers:
+        if not even or number * stages > model.layers:
             return
-        yield Layout(widest, stages), hosts[:number]
+        yield Layout(tensor, number * stages), hosts[:number]
 
 
 def _replicas(

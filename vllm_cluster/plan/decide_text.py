@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from vllm_cluster.plan.decision import Ask, Candidate, Refusal, Shape
+from vllm_cluster.plan.memory.assume import assumptions
 from vllm_cluster.plan.memory.facts import HostFacts, Layout, ModelFacts
 from vllm_cluster.plan.memory.fit import Fit
 from vllm_cluster.plan.memory.search import fewest_hosts, longest_context, try_fit
@@ -37,6 +38,7 @@ def reasons_for(
     said.append(_margin(found))
     if traffic is not None:
         said.append(_link(traffic))
+    said += [f"Assumed: {assumption}." for assumption in assumptions(found.model)]
     return tuple(said)
 
 
@@ -124,7 +126,7 @@ def several_hosts_for_nothing(asked: Layout, alone: Layout, found: Fit) -> Refus
         "request pays 1 to 3 ms for nothing",
         f"write `parallel: auto`, or tensor {alone.tensor}, pipeline {alone.pipeline} on one host; "
         "for more throughput run a replica per host; if several hosts are meant, say "
-        "`force_multi_node: true`",
+        "`several_hosts: deliberate` under parallel",
     )
 
 
@@ -154,8 +156,9 @@ def tensor_across_hosts(
     return Refusal(
         "tensor-across-hosts",
         reason,
-        f"write tensor {gpus}, pipeline {stages}: TP inside each host, PP between them; if it is "
-        "meant (InfiniBand, or a measurement), say `force_tensor_across_hosts: true`",
+        f"write tensor {gpus}, pipeline {stages}: TP inside each host, PP between them; if it "
+        "is meant (InfiniBand, or a measurement), say `tensor_across_hosts: deliberate` under "
+        "parallel",
     )
 
 

@@ -60,7 +60,8 @@ def make_plan(
 
 def _ranks(parallel: Parallel, gpus: dict[str, int]) -> tuple[Rank, ...]:
     if parallel.replicas == 1:
-        return rank_map(parallel.tensor, gpus)
+        spans = parallel.tensor_across_hosts == "deliberate"
+        return rank_map(parallel.tensor, gpus, spans=spans)
     return tuple(
         replace(rank, replica=replica)
         for replica, (host, count) in enumerate(gpus.items())

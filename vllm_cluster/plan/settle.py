@@ -23,11 +23,18 @@ PARTITION = "VLLM_PP_LAYER_PARTITION"
 def weigh(description: Description, model: ModelFacts) -> Decision:
     """What fits, and why: `parallel: auto` decided, or the sizes of the description judged."""
     parallel = description.parallel
-    layout = None
+    layout, several, spans = None, False, False
     if isinstance(parallel, Parallel):
         layout = Layout(parallel.tensor, parallel.pipeline, parallel.replicas, _split(description))
-    deliberate = isinstance(parallel, Parallel) and parallel.several_hosts == "deliberate"
-    ask = Ask(serving=serving(description), layout=layout, force_multi_node=deliberate)
+        # Who says that one tensor group shall span hosts has said that several are meant.
+        spans = parallel.tensor_across_hosts == "deliberate"
+        several = spans or parallel.several_hosts == "deliberate"
+    ask = Ask(
+        serving=serving(description),
+        layout=layout,
+        force_multi_node=several,
+        force_tensor_across_hosts=spans,
+    )
     return decide(model, hosts(description), ask)
 
 

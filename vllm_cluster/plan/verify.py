@@ -32,7 +32,7 @@ def combination_problems(cluster: Cluster, model: Mapping[str, Any] | None = Non
     """
     found = []
     for refusal in refusals(_request(cluster.description, model)):
-        accepted = f"{refusal.fix} ({refusal.source}, vLLM {cluster.description.image.vllm})"
+        accepted = f"{refusal.fix} ({refusal.source})"
         found.append(cluster.problem("serve", found=refusal.sentence, accepted=accepted))
     return found
 

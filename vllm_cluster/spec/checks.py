@@ -97,7 +97,7 @@ def head_and_workers(parts: Parts) -> Iterator[Finding]:
 
 
 def world_fits_gpus(parts: Parts) -> Iterator[Finding]:
-    """TP x PP processes a replica, one GPU each, TP inside one host, every host used."""
+    """TP x PP processes a replica, one GPU each, every host used."""
     if not isinstance(parts.parallel, Parallel) or not parts.hosts_whole:
         return
     tensor, pipeline = parts.parallel.tensor, parts.parallel.pipeline
@@ -106,14 +106,11 @@ def world_fits_gpus(parts: Parts) -> Iterator[Finding]:
         accepted = f"1, or {len(parts.hosts)}: one on each host"
         yield ("parallel", "replicas"), str(replicas), accepted
         return
+    # A tensor group larger than a host is no typing error: what it would cost on the link is
+    # said when the model is weighed.
+    within = tensor <= min(host.gpus for host in parts.hosts.values())
     for name, host in parts.hosts.items():
-        if tensor > host.gpus:
-            found = f"{tensor}, more than the {host.gpus} GPUs of {name}"
-            accepted = f"at most {min(h.gpus for h in parts.hosts.values())}: TP stays in a host"
-            yield ("parallel", "tensor"), found, accepted
-            return
-    for name, host in parts.hosts.items():
-        if host.gpus % tensor:
+        if within and host.gpus % tensor:
             accepted = f"a multiple of parallel.tensor ({tensor})"
             yield ("hosts", name, "gpus"), str(host.gpus), accepted
             return
@@ -124,7 +121,7 @@ def world_fits_gpus(parts: Parts) -> Iterator[Finding]:
         found = f"{tensor} x {pipeline}{copies} = {processes} processes for {total} GPUs"
         accepted = (
             f"tensor x pipeline = {total // replicas}, such as "
-            f"{tensor} x {total // replicas // tensor}"
+            f"{min(tensor, total)} x {max(1, total // replicas // tensor)}"
         )
         yield ("parallel", "pipeline"), found, accepted
 

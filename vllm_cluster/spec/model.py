@@ -115,6 +115,9 @@ class Parallel(Section):
     several_hosts: Literal["if-needed", "deliberate"] = Field(
         "if-needed", description="if-needed, or deliberate (though one host would hold the model)"
     )
+    tensor_across_hosts: Literal["no", "deliberate"] = Field(
+        "no", description="no, or deliberate (a measured InfiniBand fabric, say)"
+    )
 
 
 class Image(Section):

@@ -174,6 +174,13 @@ def test_a_tensor_group_stays_on_a_host_even_if_that_leaves_a_gpu_idle() -> None
     ]
 
 
+def test_a_host_of_six_uses_all_of_them_in_stages() -> None:
+    found = answer("Llama-3.3-70B-Instruct", hosts(1, 6, "RTX-A6000"))
+    assert found.layout == Layout(4)  # four hold it
+    larger = answer("Llama-3.3-70B-Instruct", hosts(1, 6, "A40"), full_requests=35.0)
+    assert larger.layout == Layout(2, 3)
+
+
 def test_a_decision_needs_a_host_with_a_gpu() -> None:
     with pytest.raises(ValueError, match="at least one host"):
         decide(made(), [], Ask())

@@ -171,6 +171,23 @@ def test_what_answers_a_stranger_is_exposed_and_the_api_to_its_networks_is_not()
     assert "vllm api" not in found["node-a"].found
 
 
+def test_a_proxy_that_takes_every_connection_is_no_open_port() -> None:
+    answers = {
+        ("node-a", 47991): Dialled(True, "10.77.0.1"),
+        ("node-a", 6379): Dialled(True, "10.77.0.1"),
+    }
+    assert list(exposure.findings(sound().plan, answers)) == []
+    assert not exposure.looked(answers)
+
+
+def test_a_host_behind_a_proxy_command_is_not_dialled(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text("Host node-a\n    ProxyCommand nc %h %p\n")
+    assert not exposure.direct(["ssh", "-F", str(config), "node-a"])
+    config.write_text("Host node-a\n    User root\n")
+    assert exposure.direct(["ssh", "-F", str(config), "node-a"])
+
+
 def test_a_host_of_the_cluster_may_reach_everything() -> None:
     answers = {("node-a", 6379): Dialled(True, "10.77.0.12")}
     assert list(exposure.findings(sound().plan, answers)) == []

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,11 +16,12 @@ from pathlib import Path
 import pytest
 
 from tests.lab.memory_proof.tiny import CONFIGS, write_model
-from tests.unit.memory.models import FIXTURES
+from tests.unit.memory.models import FIXTURES, PUBLIC, public
 from vllm_cluster.model.hub import read_hub_model
 from vllm_cluster.model.local import read_model
 from vllm_cluster.model.safetensors import ModelReadError, collect, layer_of, read_header
-from vllm_cluster.plan.memory.facts import UnsupportedModelError
+from vllm_cluster.plan.memory.assume import assumptions
+from vllm_cluster.plan.memory.facts import Tensor, UnsupportedModelError
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
@@ -95,6 +97,9 @@ def test_a_directory_without_a_config_is_told(tmp_path: Path) -> None:
         ({"model_type": "deepseek_v32"}, "caches more than keys"),
         ({"model_type": "llama"}, "has no num_hidden_layers"),
         ({**CONFIGS["gqa"], "layer_types": ["linear_attention"] * 5}, "linear_attention keep"),
+        ({**CONFIGS["gqa"], "num_kv_shared_layers": 2}, "sets num_kv_shared_layers"),
+        ({**CONFIGS["gqa"], "num_key_value_heads": [1, 2]}, "differs from layer to layer"),
+        ({**CONFIGS["gqa"], "is_encoder_decoder": True}, "sets is_encoder_decoder"),
         ({**CONFIGS["gqa"], "model_type": "unheard_of"}, "tensors of model type 'unheard_of'"),
         ({**CONFIGS["gqa"], "quantization_config": {"quant_method": "hqq"}}, "known: awq, gptq"),
     ],
@@ -110,6 +115,8 @@ def test_a_model_that_is_not_known_is_said_to_be(
 def test_layers_of_image_encoders_are_not_decoder_layers() -> None:
     assert layer_of("model.layers.12.mlp.up_proj.weight") == 12
     assert layer_of("vision_tower.vision_model.encoder.layers.3.mlp.fc1.weight") is None
+    assert layer_of("audio_tower.layers.3.fc1.weight") is None
+    assert layer_of("mtp.layers.0.mlp.up_proj.weight") is None
     assert layer_of("encoder.layer.3.output.dense.bias") == 3
     with pytest.raises(ModelReadError, match="Q9"):
         collect([("x", "Q9", (1,))])
@@ -227,3 +234,16 @@ def test_a_hub_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     with pytest.raises(ModelReadError, match="org/nothing"):
         read_hub_model("org/nothing", api=HfApi(endpoint="http://127.0.0.1:9", token=False))
+
+
+def test_a_type_that_was_not_read_and_tensors_that_are_not_known_are_said(tmp_path: Path) -> None:
+    write_model(tmp_path, "gqa")
+    config = {**CONFIGS["gqa"], "model_type": "cousin"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    facts = read_model(tmp_path)
+    (unread,) = assumptions(facts)
+    assert "model type 'cousin' is not among those whose code was read" in unread
+    odd = Tensor("model.layers.0.side_road.weight", (256, 256), "BF16", 1, 0)
+    _, unknown = assumptions(replace(facts, tensors=(*facts.tensors, odd)))
+    assert unknown.startswith("1 tensors of 0.1 MiB (model.layers.0.side_road.weight")
+    assert all(not assumptions(public(name)) for name in PUBLIC)

@@ -43,7 +43,6 @@ BROKEN = [
     ("  node-b:", '  "17":', "hosts.17", "digits alone", "not digits alone"),
     ("  node-b:", "  node_b:", "hosts.node_b", "not a host name", "lower-case"),
     ("    gpus: 4\n  node-b", "    gpus: 0\n  node-b", "hosts.node-a.gpus", "0", "1 to 64"),
-    ("  tensor: 4", "  tensor: 8", "parallel.tensor", "more than the 4 GPUs", "at most 4"),
     ("  tensor: 4", "  tensor: 3", "hosts.node-a.gpus", "4", "a multiple of parallel.tensor (3)"),
     ("  pipeline: 2", "  pipeline: 4", "parallel.pipeline", "16 processes for 8 GPUs", "4 x 2"),
     ("  tensor: 4", "  tensor: four", "parallel.tensor", "'four'", "whole number"),

@@ -1,0 +1,152 @@
+"""A description judged with its model: what exists, what vLLM takes, what fits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vllm_cluster.control.judge import Judged, judge
+from vllm_cluster.plan import make_plan
+from vllm_cluster.spec import DescriptionError, RefusedError, loads
+
+ROOT = Path(__file__).parents[3]
+PROD = (ROOT / "inventories" / "prod.yaml").read_text()
+MODELS = ROOT / "tests" / "fixtures" / "models"
+AUTO = "parallel: auto\nspare:\n"
+SIZES = "parallel:\n  tensor: 4\n  pipeline: 2\n  several_hosts: deliberate\n"
+
+
+def judged(text: str, model: str = "Llama-3.3-70B-Instruct") -> Judged:
+    text = text.replace("/srv/models/Llama-3.3-70B-Instruct", str(MODELS / model))
+    return judge(loads(text, Path("prod.yaml")))
+
+
+def replaced(old: str, new: str) -> str:
+    assert old in PROD, old
+    return PROD.replace(old, new, 1)
+
+
+def test_the_example_fits_with_numbers() -> None:
+    found = judged(PROD)
+    assert found.decision is not None
+    assert found.decision.verdict == "fits"
+
+
+def test_several_hosts_for_nothing_are_refused_with_numbers() -> None:
+    text = replaced("  several_hosts: deliberate\n", "")
+    with pytest.raises(RefusedError) as caught:
+        judged(text)
+    assert caught.value.exit_code == 1
+    (problem,) = caught.value.problems
+    assert problem.key == "parallel"
+    assert problem.line == next(
+        n for n, line in enumerate(text.splitlines(), 1) if line.startswith("parallel:")
+    )
+    assert "one host holds the model as TP=4 x PP=1" in problem.found
+    assert "several_hosts: deliberate" in problem.accepted
+
+
+def test_tensor_parallelism_across_hosts_is_refused_with_what_the_link_carries() -> None:
+    text = replaced(SIZES, "parallel:\n  tensor: 8\n  several_hosts: deliberate\n")
+    with pytest.raises(RefusedError) as caught:
+        judged(text)
+    assert {problem.key for problem in caught.value.problems} == {"parallel", "parallel.tensor"}
+    words = caught.value.text()
+    assert "8, more than the 4 GPUs of a host" in words
+    assert "25 Gbit/s carry" in words
+    deliberate = text.replace("several_hosts", "tensor_across_hosts")
+    plan = make_plan(judged(deliberate).cluster.description)
+    assert [rank.host for rank in plan.ranks] == ["node-a"] * 4 + ["node-b"] * 4
+    assert {rank.pp_rank for rank in plan.ranks} == {0}
+
+
+def test_tensor_parallelism_across_hosts_is_refused_without_a_model_too() -> None:
+    text = replaced(SIZES, "parallel: {tensor: 8}\n")
+    with pytest.raises(RefusedError, match="8, more than the 4 GPUs of a host"):
+        judge(loads(text, Path("prod.yaml")))
+
+
+def test_auto_takes_one_host_where_one_suffices() -> None:
+    found = judged(replaced(SIZES, "parallel: auto\n"))
+    plan = make_plan(found.cluster.description)
+    assert plan.backend == "mp"
+    assert list(plan.hosts) == ["node-a"]
+    assert (plan.tensor, plan.pipeline) in {(2, 1), (4, 1)}
+
+
+def test_auto_takes_several_hosts_where_one_does_not_suffice() -> None:
+    text = PROD.replace("gpus: 4", "gpus: 8").replace(SIZES, "parallel: auto\n")
+    text = text.replace("A100-SXM4-80GB", "H100-80GB")
+    plan = make_plan(judged(text, "Llama-3.1-405B-Instruct").cluster.description)
+    assert (plan.tensor, plan.pipeline, plan.backend) == (8, 2, "ray")
+    assert [rank.host for rank in plan.ranks] == ["node-a"] * 8 + ["node-b"] * 8
+
+
+def test_auto_takes_a_replica_a_host_where_the_load_is_high() -> None:
+    text = replaced(SIZES, "parallel: auto\n")
+    text = text.replace("serve:\n", "serve:\n  full_requests: 100\n")
+    plan = make_plan(judged(text).cluster.description)
+    assert (plan.tensor, plan.pipeline, plan.replicas, plan.backend) == (4, 1, 2, "mp")
+    assert all(host.units == ("vllm",) for host in plan.hosts.values())
+    assert [(rank.replica, rank.rank) for rank in plan.ranks] == [
+        (replica, rank) for replica in (0, 1) for rank in range(4)
+    ]
+    for host in plan.hosts.values():
+        assert any(8000 in rule.ports for rule in host.allow)
+
+
+@pytest.mark.parametrize("model", ["Qwen3-0.6B", "bge-large-en-v1.5"])
+def test_auto_gives_a_small_model_one_gpu(model: str) -> None:
+    text = replaced(SIZES, "parallel: auto\n").replace("    max-model-len: 8192\n", "")
+    plan = make_plan(judged(text, model).cluster.description)
+    assert plan.world_size == 1
+    assert len(plan.hosts) == 1
+
+
+def test_auto_without_a_model_says_what_it_needs() -> None:
+    with pytest.raises(RefusedError, match=r"auto, but .* is no directory here"):
+        judge(loads(replaced(SIZES, "parallel: auto\n"), Path("prod.yaml")))
+
+
+def test_a_model_that_fits_nowhere_is_refused() -> None:
+    text = replaced(SIZES, "parallel: auto\n")
+    with pytest.raises(RefusedError) as caught:
+        judged(text, "DeepSeek-V3")
+    assert [problem.key for problem in caught.value.problems] == ["parallel"]
+
+
+@pytest.mark.parametrize(
+    ("argument", "says"),
+    [
+        ("ray-enabled: true", "--ray-enabled"),
+        ("profile-memory: true", "--profile-memory"),
+        ("worker-port-min: 20000", "--worker-port-min"),
+        ("task: generate", "--task"),
+        ("max-modle-len: 8192", "max-model-len"),
+        ("max-num-seqs: many", "many"),
+    ],
+)
+def test_an_argument_that_does_not_exist_is_named_with_its_line(argument: str, says: str) -> None:
+    text = replaced("    max-model-len: 8192", f"    {argument}")
+    with pytest.raises(DescriptionError) as caught:
+        judged(text)
+    (problem,) = caught.value.problems
+    assert caught.value.exit_code == 2
+    assert problem.key == f"serve.args.{argument.split(':', maxsplit=1)[0]}"
+    assert problem.line == next(n for n, x in enumerate(text.splitlines(), 1) if argument in x)
+    assert says in problem.found + problem.accepted
+
+
+def test_a_version_without_table_is_named_with_the_command_that_adds_it() -> None:
+    text = replaced("vllm: 0.33.0", "vllm: 0.99.0")
+    with pytest.raises(DescriptionError, match=r"make flags VLLM=0\.99\.0"):
+        judged(text)
+
+
+def test_a_combination_that_vllm_refuses_is_refused_with_its_file() -> None:
+    text = replaced(
+        "    max-model-len: 8192", "    max-model-len: 8192\n    enable-chunked-prefill: false"
+    )
+    with pytest.raises(RefusedError, match=r"vllm/.*\.py"):
+        judged(text)
