@@ -22,9 +22,10 @@ room() {
   near=$path; while [ ! -e "$near" ]; do near=$(dirname "$near"); done
   row=$(df -B1 --output=size,avail,target "$near" | tail -n1 | sed 's/^ *//; s/  */ /g')
   there=no
-  if [ "$2" = docker ]; then
-    [ -z "$3" ] || ! docker image inspect "$3" >/dev/null 2>&1 || there=yes
-  elif [ -n "$3" ] && [ -e "$3" ]; then there=yes; fi
+  case $3 in
+    /*) [ ! -e "$3" ] || there=yes ;;
+    ?*) ! docker image inspect "$3" >/dev/null 2>&1 || there=yes ;;
+  esac
   staged=0; [ -z "$4" ] || staged=$(du -sbc $4 2>/dev/null | tail -n1 | cut -f1)
   echo "$1$t$path$t$there$t${staged:-0}$t$row"
 }

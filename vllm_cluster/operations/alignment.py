@@ -123,10 +123,14 @@ def _all(state: State, asked: Mapping[str, Asked]) -> dict[str, Observed | None]
     found: dict[str, Observed | None] = {}
     for name in asked:
         other = state.inventory.get_host(name)
-        if state.is_host_in_limit(other):
-            found[name] = answers.get(name) if other in state.active_hosts else None
+        limited = not state.is_host_in_limit(other)
+        if not limited and other not in state.active_hosts:
+            found[name] = None
         elif name in answers or _reached(state, other, asked[name]):
+            # With --serial the others come later, and are asked here.
             found[name] = answers[name]
+        elif not limited:
+            found[name] = None
     return found
 
 
@@ -134,7 +138,7 @@ def _reached(state: State, other: Host, asked: Asked) -> bool:
     try:
         _observe(state, other, asked)
     except PyinfraError as error:
-        host.log(f"{other.name} is left out, and cannot be compared with: {error}")
+        host.log(f"{other.name} cannot be compared with: {error}")
         return False
     return True
 

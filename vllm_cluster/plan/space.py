@@ -11,8 +11,8 @@ class Need:
     """`bytes_` that a step is going to put beneath `path`; `what` names it for people.
 
     `path` is an absolute path, or `docker` for the store that Docker has or would have. Nothing
-    is needed once `present` (an absolute path, or an image of Docker) is on the host. `staging` is a glob beneath which
-    an interrupted run may have left a part.
+    is needed once `present` (an absolute path, or an image of Docker) is on the host. `staging` is
+    a glob beneath which an interrupted run may have left a part.
     """
 
     what: str

@@ -53,6 +53,10 @@ def shares_step() -> None:
         storage.mounted(name="Mount the NFS shares", mounts=wanted.shares)
 
 
+def _store() -> str | None:
+    return here.known().cluster.description.docker.data_root
+
+
 def _unit_path(mount: Mount) -> str:
     return f"{paths.UNITS}/{mount.unit}"
 
@@ -63,8 +67,9 @@ def _unit_file(mount: Mount) -> File:
 
 def _local_files(wanted: HostStorage) -> dict[str, File | Directory]:
     units: dict[str, File | Directory] = {_unit_path(m): _unit_file(m) for m in wanted.local}
-    if wanted.holding(DOCKER_STORE):
-        text = render(DOCKER_DROP_IN, plan=here.plan(), store=DOCKER_STORE)
+    store = _store() or DOCKER_STORE
+    if wanted.holding(store):
+        text = render(DOCKER_DROP_IN, plan=here.plan(), store=store)
         units[DOCKER_DROP_IN] = File(text)
     return units
 
@@ -84,7 +89,7 @@ def _needs() -> tuple[Need, ...]:
         image_bytes = known.archive.stat().st_size if known.archive else _PULLED_IMAGE_BYTES
     beside = posixpath.dirname(plan.model_path)
     return (
-        Need("the image", "docker", image_bytes, present=plan.image),
+        Need("the image", _store() or "docker", image_bytes, present=plan.image),
         Need(
             "the weights", plan.weights_directory, known.manifest.total_bytes,
             present=plan.model_path, staging=f"{beside}/.??*",
