@@ -89,8 +89,8 @@ def with_tensors(facts: ModelFacts, tensors: tuple[Tensor, ...], *, named: bool)
 
 
 def layer_of(name: str) -> int | None:
-    """The decoder layer of a tensor; image encoders have layers of their own that do not count."""
-    if "vision" in name or "visual" in name:
+    """The decoder layer of a tensor; encoders of images and sound have layers of their own."""
+    if any(word in name for word in ("vision", "visual", "audio", "mtp.")):
         return None
     found = _LAYER.search(name)
     return int(found[1]) if found else None

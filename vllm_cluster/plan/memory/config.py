@@ -55,6 +55,12 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 _MLA_TYPES = frozenset({"deepseek_v2", "deepseek_v3", "kimi_k2"})
 #: Sparse or otherwise different caches: named so that nobody gets a wrong number.
 _UNKNOWN_CACHE = frozenset({"deepseek_v32", "deepseek_v4", "deepseek_v41", "glm_moe_dsa"})
+#: Keys of configurations whose layers cache different or shared things.
+_UNKNOWN_KEYS = (
+    *("num_kv_shared_layers", "global_head_dim", "block_configs", "cross_attention_layers"),
+    *("compress_ratios", "index_topk", "is_encoder_decoder", "mamba_d_state", "ssm_cfg"),
+    *("linear_num_key_heads", "per_layer_config"),
+)
 _POOLING_TYPES = frozenset({"bert", "xlm-roberta", "roberta", "modernbert", "nomic_bert"})
 #: Position scalings that do not lengthen the context (vLLM config/model.py,
 #: `_get_and_verify_max_len`).
@@ -75,10 +81,17 @@ def read_config(config: Config, *, name: str = "", runner: Runner | None = None)
             f"{model_type} caches more than keys, values or one latent; its memory is not known "
             "here. Start vLLM once and read 'GPU KV cache size' in its log"
         )
+    odd = [key for key in _UNKNOWN_KEYS if text.get(key) or config.get(key)]
+    if odd:
+        raise UnsupportedModelError(
+            f"{model_type} sets {', '.join(odd)}: its layers do not all cache keys and values "
+            "alike, and how is not known here"
+        )
     layers = _number(text, "num_hidden_layers", "n_layer")
     hidden = _number(text, "hidden_size", "n_embd")
     heads = _number(text, "num_attention_heads", "n_head")
-    kv_heads = _first(text, "n_head_kv", "num_kv_heads", "num_key_value_heads") or heads
+    kv_keys = ("n_head_kv", "num_kv_heads", "num_key_value_heads")
+    kv_heads = _number(text, *kv_keys) if _first(text, *kv_keys) else heads
     head_dim = text.get("head_dim") or hidden // heads
     mla = _mla(text, model_type)
     architecture = str((config.get("architectures") or text.get("architectures") or [""])[0])
@@ -91,10 +104,10 @@ def read_config(config: Config, *, name: str = "", runner: Runner | None = None)
         hidden=hidden,
         vocab=_number(text, "vocab_size"),
         query_heads=heads,
-        kv_heads=int(kv_heads),
+        kv_heads=kv_heads,
         head_dim=int(head_dim),
         intermediate=int(_first(text, "intermediate_size", "ffn_hidden_size") or 4 * hidden),
-        attention=_attention(text, model_type, layers, (int(kv_heads), int(head_dim)), mla),
+        attention=_attention(text, model_type, layers, (kv_heads, int(head_dim)), mla),
         tied_embeddings=_tied(config, text),
         dtype=_dtype(config, text) or ("F32" if model_type in _POOLING_TYPES else "BF16"),
         max_positions=max_positions,
@@ -123,6 +136,8 @@ def _number(text: Config, *keys: str) -> int:
     value = _first(text, *keys)
     if value is None:
         raise UnsupportedModelError(f"config.json has no {' or '.join(keys)}")
+    if isinstance(value, (list, dict)):
+        raise UnsupportedModelError(f"{keys[0]} differs from layer to layer; not known here")
     return int(value)
 
 
@@ -208,8 +223,6 @@ def _layer_kinds(
                 f"config.json names {len(named)} layer_types for {layers} layers"
             )
         return [_LAYER_TYPES[name] for name in named]
-    if text.get("mamba_d_state") or text.get("linear_num_key_heads") or text.get("ssm_cfg"):
-        raise UnsupportedModelError(f"{model_type} has state-space layers, not known here")
     if not window or text.get("use_sliding_window") is False:
         return ["full"] * layers
     return ["sliding" if slides else "full" for slides in _windows(text, model_type, layers)]

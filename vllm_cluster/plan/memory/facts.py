@@ -170,7 +170,6 @@ class ModelFacts:
     tensors: tuple[Tensor, ...] = field(default=(), repr=False)
     tensors_from: Literal["headers", "config"] = "config"
     published_bytes: int | None = None
-    assumptions: tuple[str, ...] = ()
 
     @property
     def stored_bytes(self) -> int:
@@ -195,7 +194,6 @@ class HostFacts:
     gpus: int
     gpu: GpuFacts
     link_gbit_s: float | None = None
-    nvlink: bool = True
 
 
 @dataclass(frozen=True, slots=True)

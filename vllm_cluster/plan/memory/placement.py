@@ -19,8 +19,11 @@ EVERY_STAGE_TYPES = frozenset(
     {"gemma", "gemma2", "gemma3_text", "gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe", "gpt2"}
 )
 _VISION = re.compile(
-    r"(^|\.)(vision_tower|vision_model|visual|vision_encoder|multi_modal_projector|mm_projector)\."
+    r"(^|\.)(audio_(tower|model|encoder)|vision_tower|vision_model|visual|vision_encoder|multi_modal_projector|mm_projector)\."
 )
+
+
+_DRAFT = re.compile(r"(^|\.)mtp\.")
 
 
 class Place(Enum):
@@ -46,6 +49,8 @@ def place_of(model: ModelFacts, tensor: Tensor) -> Place:
     """
     split, _ = split_of(tensor)
     if split == "skip":
+        return Place.NOWHERE
+    if _DRAFT.search(tensor.name):
         return Place.NOWHERE
     if is_vision(tensor):
         return Place.EVERYWHERE

@@ -23,6 +23,19 @@ def valid_tensor_sizes(model: ModelFacts, most: int) -> list[int]:
     return sizes
 
 
+def host_shape(model: ModelFacts, gpus: int) -> tuple[int, int] | None:
+    """Tensor size and stages inside a host that use most of its GPUs, wide groups first.
+
+    None when the model cannot be divided for the host at all.
+    """
+    shapes = [
+        (tensor, stages)
+        for tensor in valid_tensor_sizes(model, gpus)
+        if (stages := gpus // tensor) <= model.layers
+    ]
+    return max(shapes, key=lambda shape: (shape[0] * shape[1], shape[0]), default=None)
+
+
 def try_fit(
     model: ModelFacts, layout: Layout, serving: Serving, gpus: Sequence[GpuFacts]
 ) -> Fit | None:
@@ -59,15 +72,13 @@ def fewest_hosts(
     model: ModelFacts, serving: Serving, gpu: GpuFacts, gpus_per_host: int, most: int = 16
 ) -> Layout | None:
     """The smallest tensor x pipeline layout over hosts that fits, None when `most` do not do."""
-    sizes = valid_tensor_sizes(model, gpus_per_host)
-    if not sizes:
+    shape = host_shape(model, gpus_per_host)
+    if shape is None:
         return None
-    tensor = sizes[-1]
     for hosts in range(1, most + 1):
-        pipeline = hosts * (gpus_per_host // tensor)
-        if pipeline > model.layers:
+        layout = Layout(shape[0], shape[1] * hosts)
+        if layout.pipeline > model.layers:
             return None
-        layout = Layout(tensor, pipeline)
         found = try_fit(model, layout, serving, [gpu] * layout.gpus_per_replica)
         if found is not None and found.fits:
             return layout
