@@ -226,6 +226,7 @@ def test_after_a_power_cut_a_client_waits_for_its_server_and_does_without_a_dead
     b.await_true("its own disk", "mountpoint -q /srv/fast", 240)
     waiting = "systemctl show -P ActiveState mnt-models.mount | grep -qx activating"
     b.await_true("the share waiting for its server", waiting, 240)
+    b.await_true("users let in meanwhile", "test ! -e /run/nologin", 120)
     gone = "systemctl show -P ActiveState srv-old.mount | grep -qxE 'failed|inactive'"
     b.await_true("the dead disk given up", gone, 300)
     assert b.ask("mountpoint -q /srv/old") is None

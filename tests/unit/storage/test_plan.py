@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from vllm_cluster.plan import make_plan
 from vllm_cluster.plan.storage import Mount, escaped, host_storage
 from vllm_cluster.spec import Cluster, DescriptionError, loads
+from vllm_cluster.steps.render import render
 
 PROD = Path(__file__).parents[3] / "inventories" / "prod.yaml"
 
@@ -163,3 +165,18 @@ def test_lost_options_are_those_that_the_kernel_would_show() -> None:
     mount = Mount("/srv/x", "/dev/x", "ext4", ("noatime", "nofail", "commit=60"), False, "disk")
     assert mount.lost_options("rw,relatime,errors=remount-ro") == ["noatime"]
     assert mount.lost_options("rw,noatime") == []
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+@pytest.mark.parametrize("host", ["node-a", "node-b"])
+def test_systemd_itself_finds_nothing_wrong_with_the_units(host: str, tmp_path: Path) -> None:
+    plan = make_plan(described(BLANK + SHARE).description)
+    storage = plan.hosts[host].storage
+    assert storage.local
+    for mount in (*storage.local, *storage.shares):
+        file = tmp_path / mount.unit
+        file.write_text(render("/etc/systemd/system/storage.mount", plan=plan, mount=mount))
+        argv = ["systemd-analyze", "verify", "--man=no", str(file)]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        words = [line for line in done.stderr.splitlines() if mount.unit in line]
+        assert words == [], file.read_text()
