@@ -63,8 +63,7 @@ def _build_into(folder: Path, progress: Progress, torch_index_url: str) -> None:
     ]
     with progress.step("image: write the archive"):
         versions = _versions(root)
-        comments = [f"Debian {recipe.SUITE}", "vLLM and Ray", "platform plugin"]
-        config = image_config(layers, config=recipe.CONFIG, comments=comments)
+        config = image_config(layers, config=recipe.CONFIG, comments=recipe.LAYERS)
         image_id = write_image(partial / "image.tar", layers, config, recipe.REFERENCE)
     described = {
         "id": image_id,

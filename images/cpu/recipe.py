@@ -47,6 +47,7 @@ ENVIRONMENT = "/opt/vllm"
 SITE_PACKAGES = f"{ENVIRONMENT}/lib/python{PYTHON}/site-packages"
 PATH = f"{ENVIRONMENT}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+LAYERS = [f"Debian {SUITE}", "vLLM and Ray", "platform plugin"]
 CONFIG = {
     "Env": [f"PATH={PATH}", "LANG=C.UTF-8", "VLLM_NO_USAGE_STATS=1", "RAY_USAGE_STATS_ENABLED=0"],
     "Entrypoint": None,
@@ -74,9 +75,9 @@ def check_machine() -> None:
         )
 
 
-def _digest(parts: Iterable[Path]) -> str:
-    """Return a short hash over the names and the content of files, folders included."""
-    digest = hashlib.sha256()
+def _digest(parts: Iterable[Path], *values: object) -> str:
+    """Return a short hash over the names and the content of files, folders included, and values."""
+    digest = hashlib.sha256(repr(values).encode())
     for part in parts:
         files = sorted(part.rglob("*.py")) if part.is_dir() else [part]
         for file in files:
@@ -88,19 +89,17 @@ def _digest(parts: Iterable[Path]) -> str:
 
 def system_key() -> str:
     """Return the key of the Debian layer."""
-    return _digest([HERE / "system.py", HERE / "recipe.py", IMAGES / "archive.py"])
+    return _digest([HERE / "system.py", IMAGES / "archive.py"], SUITE, DEBIAN_PACKAGES)
 
 
 def environment_key() -> str:
     """Return the key of the layer with vLLM and Ray; it changes with the Debian layer's key."""
     names = ("environment.py", "wheels.py", "prune.py", "compile_tree.py", "requirements.lock")
-    parts = [HERE / name for name in names]
-    return hashlib.sha256(
-        (system_key() + _digest([*parts, IMAGES / "elf.py", IMAGES / "chroot.py"])).encode()
-    ).hexdigest()[:16]
+    parts = [*(HERE / name for name in names), IMAGES / "elf.py", IMAGES / "chroot.py"]
+    return _digest(parts, system_key(), ENVIRONMENT, PYTHON, VLLM, TORCH)
 
 
 def image_key() -> str:
     """Return the key of the whole image."""
-    parts = _digest([HERE / "plugin.py", HERE / "build.py", PLUGIN])
-    return hashlib.sha256(f"{environment_key()} {parts}".encode()).hexdigest()[:16]
+    parts = [HERE / "plugin.py", HERE / "build.py", PLUGIN]
+    return _digest(parts, environment_key(), CONFIG, REFERENCE)

@@ -4,7 +4,7 @@
 pipeline stages; 4 heads and 2 key/value heads, so that it splits into 2 tensor ranks.
 
 The weights are random and large: every layer turns the answer, so a stage that is lost, doubled
-or fed with wrong numbers shows in the first tokens. They are float32 and the output layer
+or fed with wrong numbers shows in the answer. They are float32 and the output layer
 is scaled up, so that the best token leads by far more than what another order of summation moves;
 the same prompt gives the same answer on one process and on any split.
 Only whole words can win (all other rows of the output layer are zero), so that people can read it.
