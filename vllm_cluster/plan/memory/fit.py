@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
@@ -22,7 +22,7 @@ from vllm_cluster.plan.memory.kvgroups import (
     group_layers,
 )
 from vllm_cluster.plan.memory.kvspec import layer_specs
-from vllm_cluster.plan.memory.text import gib
+from vllm_cluster.plan.memory.problems import cache_problems, rank_problems
 from vllm_cluster.plan.memory.weights import StageWeights, check_split, stage_weights
 
 
@@ -180,14 +180,14 @@ def fit(
     stages = stage_weights(model, layout, serving)
     fixed = kv_available_bytes or serving.kv_cache_memory_bytes
     asked = _Asked(model, layout, serving, limits, groups, max_model_len, fixed)
-    drafts = [_rank(asked, stages, index, gpu) for index, gpu in enumerate(gpus)]
-    blocks = min((rank.kv_blocks for rank in drafts), default=0)
-    # Every rank makes as many blocks as the smallest one can.
-    ranks = tuple(replace(r, kv_used_bytes=blocks * r.kv_bytes_per_block) for r in drafts)
+    ranks = _ranks(asked, stages, gpus)
+    blocks = min((rank.kv_blocks for rank in ranks), default=0)
     per_request = blocks_per_request(
         groups, max_model_len, in_flight_tokens(serving, limits, layout)
     )
-    problems = _rank_problems(ranks, asked) or _cache_problems(asked, per_request, blocks)
+    problems = rank_problems(ranks, serving, fixed) or cache_problems(
+        serving, max_model_len, per_request, blocks
+    )
     return Fit(model, layout, serving, max_model_len, limits, groups, ranks, per_request, problems)
 
 
@@ -204,9 +204,45 @@ class _Asked:
     kv_bytes: int | None
 
 
-def _rank(asked: _Asked, stages: tuple[StageWeights, ...], index: int, gpu: GpuFacts) -> RankMemory:
-    pp_rank, tp_rank = divmod(index, asked.layout.tensor)
-    weights = stages[pp_rank]
+def _ranks(
+    asked: _Asked, stages: tuple[StageWeights, ...], gpus: Sequence[GpuFacts]
+) -> tuple[RankMemory, ...]:
+    """Every rank; those of one stage on equal GPUs are worked out once."""
+    placed = [(*divmod(index, asked.layout.tensor), gpu) for index, gpu in enumerate(gpus)]
+    different = dict.fromkeys((stage, gpu) for stage, _, gpu in placed)
+    kinds = {(stage, gpu): _kind(asked, stages[stage], gpu) for stage, gpu in different}
+    # Every rank makes as many blocks as the smallest one can.
+    blocks = min((kind.kv_blocks for kind in kinds.values()), default=0)
+    return tuple(
+        RankMemory(
+            rank=index,
+            tp_rank=tp_rank,
+            pp_rank=stage,
+            gpu=gpu,
+            weights=stages[stage],
+            kv_used_bytes=blocks * kinds[stage, gpu].kv_bytes_per_block,
+            allowance=kinds[stage, gpu].allowance,
+            requested_bytes=kinds[stage, gpu].requested_bytes,
+            kv_available_bytes=kinds[stage, gpu].kv_available_bytes,
+            kv_bytes_per_block=kinds[stage, gpu].kv_bytes_per_block,
+            kv_blocks=kinds[stage, gpu].kv_blocks,
+        )
+        for index, (stage, tp_rank, gpu) in enumerate(placed)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What ranks of one stage on equal GPUs have in common."""
+
+    allowance: Allowance
+    requested_bytes: int
+    kv_available_bytes: int
+    kv_bytes_per_block: int
+    kv_blocks: int
+
+
+def _kind(asked: _Asked, weights: StageWeights, gpu: GpuFacts) -> _Kind:
     bounds = (weights.first_layer, weights.past_layer)
     extra = allowance(
         asked.model,
@@ -221,61 +257,5 @@ def _rank(asked: _Asked, stages: tuple[StageWeights, ...], index: int, gpu: GpuF
     if asked.kv_bytes is not None:
         available = asked.kv_bytes
     block = bytes_per_block(asked.groups, *bounds)
-    return RankMemory(
-        rank=index,
-        tp_rank=tp_rank,
-        pp_rank=pp_rank,
-        gpu=gpu,
-        weights=weights,
-        allowance=extra,
-        requested_bytes=requested,
-        kv_available_bytes=available,
-        kv_bytes_per_block=block,
-        kv_blocks=max(available, 0) // block if block else 0,
-        kv_used_bytes=0,
-    )
-
-
-def _rank_problems(ranks: Sequence[RankMemory], asked: _Asked) -> tuple[str, ...]:
-    """What stops the first rank that cannot start; sentences with numbers."""
-    utilization = asked.serving.gpu_memory_utilization
-    for rank in ranks:
-        outside = rank.allowance.outside_bytes
-        if asked.kv_bytes is None and rank.gpu.memory_bytes - outside < rank.requested_bytes:
-            return (
-                f"rank {rank.rank}: gpu_memory_utilization {utilization} asks for "
-                f"{gib(rank.requested_bytes)} of {gib(rank.gpu.memory_bytes)}, but the CUDA "
-                f"context and NCCL take {gib(outside)} beside it",
-            )
-        need = rank.weights.total_bytes + rank.allowance.inside_bytes
-        if asked.kv_bytes is None and rank.kv_available_bytes <= 0:
-            return (
-                f"rank {rank.rank}: weights of {gib(rank.weights.total_bytes)} and an allowance of "
-                f"{gib(rank.allowance.inside_bytes)} are {gib(need)}, more than the "
-                f"{gib(rank.requested_bytes)} that vLLM may use of {rank.gpu.name}",
-            )
-        if asked.kv_bytes is not None and need + outside + asked.kv_bytes > rank.gpu.memory_bytes:
-            return (
-                f"rank {rank.rank}: {gib(asked.kv_bytes)} of KV cache are asked for beside "
-                f"{gib(need + outside)} of weights and allowance, {rank.gpu.name} has "
-                f"{gib(rank.gpu.memory_bytes)}",
-            )
-    return ()
-
-
-def _cache_problems(asked: _Asked, per_request: int, blocks: int) -> tuple[str, ...]:
-    """What the KV cache cannot hold. One block always stays with vLLM (its null block)."""
-    if not per_request:
-        return ()
-    length, wanted = asked.max_model_len, asked.serving.full_requests or 1.0
-    if blocks - 1 < per_request:
-        return (
-            f"one request of {length} tokens needs {per_request} KV cache blocks, "
-            f"the smallest rank has {max(blocks - 1, 0)}",
-        )
-    if blocks < wanted * per_request:
-        return (
-            f"{wanted:g} requests of {length} tokens need {ceil(wanted * per_request)} KV cache "
-            f"blocks, the smallest rank has {blocks}: enough for {blocks / per_request:.2f}",
-        )
-    return ()
+    blocks = max(available, 0) // block if block else 0
+    return _Kind(extra, requested, available, block, blocks)
