@@ -17,6 +17,7 @@ from vllm_cluster.plan.memory.facts import Layout
 REPOSITORY = Path(__file__).resolve().parents[3]
 ROOTFS = REPOSITORY / ".cache" / "image" / "current" / "rootfs"
 PYTHON = "/opt/vllm/bin/python"
+DEFAULT_MODEL_LEN = 1024
 #: Importing vLLM, once; then one start of workers for each case, on a slow machine.
 IMPORT_TIMEOUT_S, CASE_TIMEOUT_S = 120, 150
 _TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens, .*?: ([\d.]+)x")
@@ -42,7 +43,7 @@ class Case:
 
     kind: str
     layout: Layout
-    max_model_len: int = 1024
+    max_model_len: int = DEFAULT_MODEL_LEN
     kv_bytes: int = 24_000_000
     arguments: tuple[tuple[str, Any], ...] = field(default=())
 
@@ -53,6 +54,8 @@ class Case:
             parts.append("+".join(map(str, layout.partition)))
         if layout.expert_parallel:
             parts.append("ep")
+        if self.max_model_len != DEFAULT_MODEL_LEN:
+            parts.append(f"len={self.max_model_len}")
         parts += [f"{key}={value}" for key, value in self.arguments]
         return "-".join(parts)
 
