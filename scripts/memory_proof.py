@@ -29,11 +29,22 @@ AT_ONCE = 4
 
 
 def key(case: Case) -> str:
-    """What a measurement depends on: image, probe, model, question."""
-    image = (ROOTFS.resolve().parent / "image.json").read_bytes()
-    parts = [image, json.dumps(case.as_json()).encode(), json.dumps(CONFIGS[case.kind]).encode()]
+    """What a measurement depends on: releases in the image, probe, model, question."""
+    image = described_image()
+    releases = [image[name] for name in ("vllm", "torch", "python")]
+    parts = [
+        json.dumps(releases).encode(),
+        json.dumps(case.as_json()).encode(),
+        json.dumps(CONFIGS[case.kind]).encode(),
+    ]
     parts += [(PROBE / name).read_bytes() for name in ("inside.py", "worker.py", "tiny.py")]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:24]
+
+
+def described_image() -> dict[str, str]:
+    """The image's own description."""
+    found: dict[str, str] = json.loads((ROOTFS.resolve().parent / "image.json").read_text())
+    return found
 
 
 def measured(case: Case) -> dict[str, Any] | None:
@@ -67,7 +78,7 @@ def rows(case: Case) -> list[Compared]:
 def page() -> str:
     """docs/memory-proof.md."""
     commit = _git("rev-parse", "--short=12", "HEAD")
-    image = json.loads((ROOTFS.resolve().parent / "image.json").read_text())
+    image = described_image()
     lines = [
         "# The memory plan against real vLLM",
         "",
