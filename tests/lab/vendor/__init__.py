@@ -1,0 +1,1 @@
+"""Stand-ins for NVIDIA's packages: the names, the files and the answers, without any GPU."""
