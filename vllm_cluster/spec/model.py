@@ -170,7 +170,9 @@ class Limits(Section):
     memlock: Literal["unlimited", "inherit"] = Field(
         "unlimited", description="unlimited (RDMA pins memory) or inherit"
     )
-    nofile: Count = Field(1048576, description="open files of a container, 1024 or more", ge=1024)
+    nofile: int = Field(
+        1048576, strict=True, ge=1024, description="open files of a container, 1024 or more"
+    )
     stack: Bytes | None = Field(
         64 * 2**20, ge=2**20, description="stack of a thread, such as 64MiB; null: Docker's"
     )
