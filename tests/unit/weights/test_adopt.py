@@ -181,3 +181,13 @@ def test_a_disk_that_is_not_mounted_is_said_before_the_first_byte(
         place(layout, source, mode="copy", mountpoint=str(tmp_path))
     with pytest.raises(WeightsError, match="is not on the file system mounted at /proc"):
         place(layout, source, mode="copy", mountpoint="/proc")
+
+
+def test_a_copy_that_was_damaged_gives_way_to_the_same_model_placed_again(
+    layout: Layout, source: Path
+) -> None:
+    damaged = place(layout, source, mode="copy").directory / "model.safetensors"
+    damaged.write_bytes(b"")
+    again = place(layout, source, mode="copy")
+    assert same(source, again.directory)
+    assert list(layout.staging.iterdir()) == []

@@ -133,7 +133,9 @@ def another(layout: Layout, source: Path, revision: str) -> Placed:
 def test_old_revisions_are_kept_by_count(layout: Layout, source: Path) -> None:
     copies = [another(layout, source, f"r{n}") for n in range(4)]
     for age, copy in enumerate(reversed(copies)):
-        os.utime(copy.directory / ".vllm-cluster", (1_000_000 - age, 1_000_000 - age))
+        os.utime(
+            copy.directory / ".vllm-cluster" / "manifest.json", (1_000_000 - age, 1_000_000 - age)
+        )
     assert prune(layout, copies[3].key, keep=2) == [copies[1].key, copies[0].key]
     assert sorted(layout.placed_keys()) == sorted([copies[2].key, copies[3].key])
     assert sorted(p.name for p in (layout.root / "org--m").iterdir()) == ["r2", "r3"]

@@ -9,12 +9,12 @@ import os
 import stat
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from vllm_cluster.weights.agent.layout import Placed
+from vllm_cluster.weights.agent.pool import in_threads
 from vllm_cluster.weights.agent.publish import read_stamps, stamp_of
 from vllm_cluster.weights.manifest import META_DIR, Chunk
 
@@ -125,9 +125,8 @@ def read_everything(
         progress(chunk.length)
 
     try:
-        with ThreadPoolExecutor(threads) as pool:
-            for _ in pool.map(one, wanted):
-                pass
+        for _ in in_threads(threads, one, wanted):
+            pass
     finally:
         reader.close()
     for numbers in found.damaged.values():

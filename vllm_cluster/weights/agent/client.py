@@ -6,6 +6,7 @@ import hashlib
 import json
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -149,15 +150,18 @@ class Pace:
     def __init__(self, bytes_per_s: float | None) -> None:
         self._rate = bytes_per_s
         self._free_at = time.monotonic()
+        self._lock = threading.Lock()
 
     def __call__(self, count: int) -> None:
         if self._rate is None:
             return
-        now = time.monotonic()
-        # A tenth of a second may be made good after a pause, no more.
-        self._free_at = max(self._free_at, now - 0.1) + count / self._rate
-        if self._free_at > now:
-            time.sleep(self._free_at - now)
+        with self._lock:
+            now = time.monotonic()
+            # A tenth of a second may be made good after a pause, no more.
+            self._free_at = max(self._free_at, now - 0.1) + count / self._rate
+            wait_s = self._free_at - now
+        if wait_s > 0:
+            time.sleep(wait_s)
 
 
 def _status(head: wire.Head) -> int:

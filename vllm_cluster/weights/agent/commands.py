@@ -114,16 +114,13 @@ def _found(layout: Layout, placed: Placed, found: Findings) -> Answer:
 
 
 def verify_models(layout: Layout, options: Namespace) -> Answer:
-    copies, lines, status = [], [], 0
+    copies: list[dict[str, Any]] = []
+    lines: list[str] = []
+    status = 0
     for key in layout.placed_keys():
-        placed = layout.placed(key)
-        if placed is None or options.identity not in {None, placed.manifest.identity}:
+        if options.identity and not key.endswith("@" + options.identity[:MANIFEST_SUMMARY_CHARS]):
             continue
-        found = read_everything(placed, threads())
-        bad = {*found.damaged, *found.missing, *found.wrong_size}
-        with suppress(OSError):  # a read-only root can be verified too
-            write_stamps(placed.directory, placed.manifest, leave_out=bad)
-        code, answer = _found(layout, placed, found)
+        code, answer = _verify_one(layout, key)
         copies.append(answer)
         lines += answer["lines"]
         status = max(status, code)
@@ -132,19 +129,45 @@ def verify_models(layout: Layout, options: Namespace) -> Answer:
     return status, {"copies": copies, "ok": status == 0, "lines": lines}
 
 
+def _verify_one(layout: Layout, key: str) -> Answer:
+    try:
+        placed = layout.placed(key)
+    except WeightsError as exc:
+        print(exc, file=sys.stderr)
+        return _NOT_WHOLE, {"key": key, "ok": False, "error": exc.as_dict(), "lines": [str(exc)]}
+    if placed is None:
+        return 0, {"key": key, "ok": True, "lines": [f"{key} was removed meanwhile"]}
+    found = read_everything(placed, threads())
+    bad = {*found.damaged, *found.missing, *found.wrong_size}
+    with suppress(OSError):  # a read-only root can be verified too
+        write_stamps(placed.directory, placed.manifest, leave_out=bad)
+    return _found(layout, placed, found)
+
+
 def list_models(layout: Layout, _options: Namespace) -> Answer:
     copies = []
+    lines = []
     for key in layout.placed_keys():
-        placed = layout.placed(key)
+        try:
+            placed = layout.placed(key)
+        except WeightsError as exc:
+            copies.append({"key": key, "ok": False, "error": exc.as_dict()})
+            lines.append(f"{key}: {exc}")
+            continue
         if placed is not None:
-            copies.append({**_described(layout, placed), **glance(placed).as_dict()})
-    lines = [
-        f"{c['model']} {c['revision']} {c['identity'][:MANIFEST_SUMMARY_CHARS]}"
-        f" {c['total_bytes'] / 2**30:.2f} GiB {'whole' if c['ok'] else 'NOT whole'}"
-        f" used by {', '.join(c['users']) or 'nobody'}"
-        for c in copies
-    ]
+            copy = {**_described(layout, placed), **glance(placed).as_dict()}
+            copies.append(copy)
+            lines.append(_copy_line(copy))
     return 0, {"copies": copies, "lines": lines}
+
+
+def _copy_line(copy: dict[str, Any]) -> str:
+    whole = "whole" if copy["ok"] else "NOT whole"
+    users = ", ".join(copy["users"]) or "nobody"
+    return (
+        f"{copy['model']} {copy['revision']} {copy['identity'][:MANIFEST_SUMMARY_CHARS]}"
+        f" {copy['total_bytes'] / 2**30:.2f} GiB {whole}, used by {users}"
+    )
 
 
 def _described(layout: Layout, placed: Placed) -> dict[str, Any]:

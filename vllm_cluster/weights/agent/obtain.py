@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_cluster.weights.agent.adopt import Adoption, adopt, adoption_key, read_expected
+from vllm_cluster.weights.agent.check import glance
 from vllm_cluster.weights.agent.errors import WeightsError, name_this_host
 from vllm_cluster.weights.agent.hub import EXPECTED_SUFFIX
 from vllm_cluster.weights.agent.layout import Layout, Placed, written_bytes
@@ -28,6 +29,7 @@ class Wish:
     if given, is the list that must be there ([{"path", "size", "sha256" or null}]); or
     {"kind": "download", "argv": [...], "into": DIR} for a command that fills DIR, resumes when run
     again, writes DIR.expected.json and says in its last line what went wrong.
+    A revision that is placed and whole is not read again, unless `again`.
     """
 
     model: str
@@ -37,6 +39,7 @@ class Wish:
     mountpoint: str | None = None
     keep: int = 2
     me: str | None = None
+    again: bool = False
 
 
 def parse_wish(text: str) -> Wish:
@@ -63,6 +66,10 @@ def obtain(layout: Layout, wish: Wish) -> Placed:
     host = {"host": wish.me} if wish.me else {}
     progress = Progress(layout, key, model=wish.model, revision=wish.revision, **host)
     failures: list[WeightsError] = []
+    there = placed_already(layout, wish.model, wish.revision)
+    if there is not None and not wish.again:
+        _done(layout, wish, progress, there)
+        return there
     for source in wish.sources:
         try:
             placed = _from_one(layout, wish, source, progress)
@@ -70,13 +77,7 @@ def obtain(layout: Layout, wish: Wish) -> Placed:
             failures.append(exc)
             progress.value["notes"].append(str(exc))
             continue
-        progress.enter(
-            "done",
-            identity=placed.manifest.identity,
-            path=str(layout.ref(wish.model, wish.revision)),
-            total_bytes=placed.manifest.total_bytes,
-            have_bytes=placed.manifest.total_bytes,
-        )
+        _done(layout, wish, progress, placed)
         return placed
     last = failures[0]
     if len(failures) > 1:
@@ -86,6 +87,26 @@ def obtain(layout: Layout, wish: Wish) -> Placed:
         last = WeightsError(f"no source gave the model: {told}")
     progress.enter("failed", error=last.as_dict())
     raise last
+
+
+def placed_already(layout: Layout, model: str, revision: str) -> Placed | None:
+    """The copy that the revision leads to, when it is whole."""
+    ref = layout.ref(model, revision)
+    try:
+        placed = layout.placed(ref.resolve().name) if ref.is_symlink() else None
+    except WeightsError:
+        return None
+    return placed if placed is not None and glance(placed).ok else None
+
+
+def _done(layout: Layout, wish: Wish, progress: Progress, placed: Placed) -> None:
+    progress.enter(
+        "done",
+        identity=placed.manifest.identity,
+        path=str(layout.ref(wish.model, wish.revision)),
+        total_bytes=placed.manifest.total_bytes,
+        have_bytes=placed.manifest.total_bytes,
+    )
 
 
 def _from_one(layout: Layout, wish: Wish, source: dict[str, Any], progress: Progress) -> Placed:

@@ -163,10 +163,18 @@ def prune(layout: Layout, model_key: str, keep: int) -> list[str]:
     """
     slug = model_key.partition("@")[0]
     others = [k for k in layout.placed_keys() if k != model_key and k.partition("@")[0] == slug]
-    others.sort(key=lambda k: (layout.placed_dir(k) / META_DIR).stat().st_mtime, reverse=True)
+    others.sort(key=lambda key: _placed_at(layout, key), reverse=True)
     removed = []
     for key in others[max(keep - 1, 0) :]:
         if not users_of(layout, key) and lock_holder(layout, key) is None:
             remove(layout, key)
             removed.append(key)
     return removed
+
+
+def _placed_at(layout: Layout, key: str) -> float:
+    """When it was placed: its manifest is written once. A copy without one is the oldest."""
+    try:
+        return (layout.placed_dir(key) / META_DIR / MANIFEST_FILE).stat().st_mtime
+    except FileNotFoundError:
+        return 0.0

@@ -6,10 +6,10 @@ import hashlib
 import os
 import threading
 from collections.abc import Collection, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from vllm_cluster.weights.agent.errors import from_os_error
+from vllm_cluster.weights.agent.pool import in_threads
 from vllm_cluster.weights.manifest import Chunk, Manifest
 
 BLOCK_BYTES = 256 * 1024  # read, hash and write in pieces that stay in a core's cache
@@ -143,11 +143,11 @@ class Tree:
 
         Nothing that was written down is believed, only the bytes. Holes are skipped unread.
         """
-        with ThreadPoolExecutor(threads) as pool:
-            candidates = list(self._with_data())
-            for chunk, right in zip(candidates, pool.map(self.is_right, candidates), strict=True):
-                if right:
-                    self.add(chunk)
+        candidates = list(self._with_data())
+        found = in_threads(threads, self.is_right, candidates)
+        for chunk, right in zip(candidates, found, strict=True):
+            if right:
+                self.add(chunk)
 
     def _with_data(self) -> Iterable[Chunk]:
         ranges: dict[int, list[tuple[int, int]]] = {}
