@@ -5,8 +5,11 @@ from vllm_cluster.steps.alignment import align_step
 from vllm_cluster.steps.docker import docker_step
 from vllm_cluster.steps.files import base_step
 from vllm_cluster.steps.firewall import firewall_step
+from vllm_cluster.steps.gpu import gpu_kept_step, gpu_step
 from vllm_cluster.steps.image import image_step
+from vllm_cluster.steps.kernel import kernel_step
 from vllm_cluster.steps.names import names_step
+from vllm_cluster.steps.network import card_step, paths_step
 from vllm_cluster.steps.secrets import secrets_step
 from vllm_cluster.steps.serving import start_step, units_step
 from vllm_cluster.steps.storage import disks_step, shares_step
@@ -14,10 +17,14 @@ from vllm_cluster.steps.weights import weights_step
 
 here.send_at_once()
 names_step()
+card_step()
 disks_step()  # before anything is written beneath a mount point
 base_step()
+kernel_step()  # keeps our ports free before anything dials
 firewall_step()  # closed before anything listens
+paths_step()  # what the firewalls let through, before anything needs it
 shares_step()
+gpu_step()  # Docker does not start with a runtime that is not there
 docker_step()
 image_step()
 weights_step()
@@ -25,3 +32,4 @@ secrets_step()
 align_step()  # before anything that runs is stopped or started
 units_step()
 start_step()
+gpu_kept_step()

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from vllm_cluster.plan import paths
+from vllm_cluster.plan import hardware, paths
 from vllm_cluster.plan.model import Container
 from vllm_cluster.plan.sizes import concrete
 from vllm_cluster.spec.model import Description, Host
@@ -46,11 +46,11 @@ def vllm(description: Description, image: str, model_path: str, *, ray: bool) ->
     if ray:
         head = description.hosts[description.head].address
         # vLLM is a Ray driver: it must see its raylet's processes, shared memory and sockets.
-        options += [f"--pid=container:{RAY_HEAD}", f"--ipc=container:{RAY_HEAD}"]
+        options += [f"--pid=container:{RAY_HEAD}", hardware.joined(description, RAY_HEAD)]
         options += [f"--env=RAY_ADDRESS={head}:{description.ports.gcs}", *_ray_mounts()]
     else:
-        options += [f"--shm-size={description.memory.shm}"]
-    options += [*_hardware(description), *_limits(description), *_mounts(description)]
+        options += hardware.shared_memory(description, shareable=False)
+    options += [*hardware.options(description), *_limits(description), *_mounts(description)]
     if description.secrets.api_key != "none":
         options.append(_mount(paths.API_KEY, paths.IN_API_KEY, read_only=True))
     options.append("--entrypoint=/bin/bash")
@@ -121,9 +121,8 @@ def _ray(description: Description, name: str, image: str, command: tuple[str, ..
     options = [
         *_common(name, description.ray.drain_timeout_s + STOP_MARGIN_S),
         "--init",  # reaps what Ray's workers leave behind
-        "--ipc=shareable",
-        f"--shm-size={description.memory.shm}",
-        *_hardware(description),
+        *hardware.shared_memory(description, shareable=True),
+        *hardware.options(description),
         *_limits(description),
         *_mounts(description),
         *_ray_mounts(),
@@ -144,10 +143,6 @@ def _common(name: str, stop_timeout_s: int) -> tuple[str, ...]:
         f"--stop-timeout={stop_timeout_s}",
         f"--env-file={paths.ENVIRONMENT}",
     )
-
-
-def _hardware(description: Description) -> tuple[str, ...]:
-    return ("--gpus=all",) if description.gpu.kind == "nvidia" else ()
 
 
 def _limits(description: Description) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from vllm_cluster.plan import paths
+from vllm_cluster.plan import hardware, paths
 from vllm_cluster.spec.model import Description
 
 # Never sent from the driver to the workers over Ray's unencrypted gRPC: vLLM copies every other
@@ -22,6 +22,7 @@ def shared(description: Description) -> dict[str, str]:
         "TRITON_CACHE_DIR": f"{paths.COMPILE_CACHE}/triton",
         "TORCHINDUCTOR_CACHE_DIR": f"{paths.COMPILE_CACHE}/inductor",
         "VLLM_CONFIG_ROOT": paths.VLLM_CONFIG,
+        **hardware.nccl(description),
         **user,
     }
 

@@ -1,0 +1,8 @@
+"""Network cards and paths alone: `pyinfra inventories/prod.py deploys/network.py`."""
+
+from vllm_cluster.steps import here
+from vllm_cluster.steps.network import card_step, paths_step
+
+here.send_at_once()
+card_step()
+paths_step()

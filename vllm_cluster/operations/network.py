@@ -1,0 +1,46 @@
+"""Checks of network cards and of the ways between hosts. They change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from pyinfra.api.command import StringCommand
+from pyinfra.api.operation import operation
+from pyinfra.context import host
+
+from vllm_cluster.facts.network import NetworkFact, PathFact
+from vllm_cluster.operations import packages
+from vllm_cluster.operations.refuse import refuse
+from vllm_cluster.plan.network import Card, card_problems, path_problems
+
+Commands = Generator[StringCommand, None, None]
+
+
+@operation()
+def card_is_right(card: Card) -> Commands:
+    """Refuse where the fabric address is not on one card that leads to every other host."""
+    state = host.get_fact(NetworkFact, peers=list(card.peers.values()))
+    problems = list(card_problems(state, card))
+    if problems:
+        yield refuse("; ".join(problems))
+        return
+    name = state.interface(card.address)
+    host.noop(f"{card.address} is on {name}, MTU {state.mtu.get(name, 0)}")
+
+
+@operation()
+def paths_are_open(address: str, peers: dict[str, str], ports: list[int]) -> Commands:
+    """Refuse where another host does not answer, or not to packets as large as the card sends."""
+    if not peers:
+        host.noop("no other host")
+        return
+    dialled = list(peers.values())
+    state = host.get_fact(PathFact, peers=dialled, ports=ports, address=address)
+    if state is None:
+        yield from packages.install(["iputils-ping"])
+        state = host.get_fact(PathFact, peers=dialled, ports=ports, address=address)
+    problems = [] if state is None else list(path_problems(state, peers))
+    if state is None or problems:
+        yield refuse("; ".join(problems) or "there is no ping, and it cannot be installed")
+        return
+    host.noop(f"{', '.join(peers)} answer, to packets of {state.mtu} bytes too")
