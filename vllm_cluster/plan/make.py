@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from vllm_cluster.plan import containers, environment
 from vllm_cluster.plan.model import Container, HostPlan, Plan, Rank
@@ -27,6 +27,8 @@ def make_plan(
     image = image_id or description.image.reference
     path = f"{description.weights.directory}/{description.model.directory}"
     model_path = f"{path}/{model_id}" if model_id else path
+    addresses = tuple(str(host.address) for host in description.hosts.values())
+    common = _Common(image, model_path, addresses, ray)
     order = [description.head, *(name for name in description.hosts if name != description.head)]
     gpus = {name: description.hosts[name].gpus for name in order}
     return Plan(
@@ -36,7 +38,7 @@ def make_plan(
         pipeline=parallel.pipeline,
         replicas=parallel.replicas,
         head=description.head,
-        hosts={n: _host(description, n, image, model_path, ray=ray) for n in order},
+        hosts={name: _host(description, name, common) for name in order},
         ranks=_ranks(parallel, gpus),
         ports=port_uses(description, ray=ray),
         image=image,
@@ -69,9 +71,18 @@ def _ranks(parallel: Parallel, gpus: dict[str, int]) -> tuple[Rank, ...]:
     )
 
 
-def _host(
-    description: Description, name: str, image: str, model_path: str, *, ray: bool
-) -> HostPlan:
+@dataclass(frozen=True)
+class _Common:
+    """What is the same for every host."""
+
+    image: str
+    model_path: str
+    addresses: tuple[str, ...]
+    ray: bool
+
+
+def _host(description: Description, name: str, common: _Common) -> HostPlan:
+    image, ray = common.image, common.ray
     host = description.hosts[name]
     head = name == description.head
     made: dict[str, Container] = {}
@@ -81,7 +92,7 @@ def _host(
         made["ray-worker"] = containers.ray_worker(description, host, image)
     serves = head or concrete(description).replicas > 1
     if serves:
-        made["vllm"] = containers.vllm(description, image, model_path, ray=ray)
+        made["vllm"] = containers.vllm(description, image, common.model_path, ray=ray)
     return HostPlan(
         name=name,
         role="head" if head else "worker",
@@ -91,6 +102,6 @@ def _host(
         interface=host.interface,
         units=tuple(made),
         containers=made,
-        allow=allowed(description, head=serves),
+        allow=allowed(description, common.addresses, head=serves),
         storage=host_storage(description, name),
     )

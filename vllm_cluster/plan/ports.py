@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vllm_cluster.plan.model import Allow, PortUse
+from vllm_cluster.plan.sizes import uses_ray
 from vllm_cluster.spec.model import Description
 
 
@@ -40,9 +41,11 @@ def _one(port: int) -> tuple[int, int]:
     return port, port
 
 
-def allowed(description: Description, *, head: bool) -> tuple[Allow, ...]:
-    """What one host lets in from outside itself. Everything else is dropped."""
-    hosts = tuple(str(host.address) for host in description.hosts.values())
+def allowed(description: Description, hosts: tuple[str, ...], *, head: bool) -> tuple[Allow, ...]:
+    """What one host lets in from outside itself; `hosts` are the addresses of all of them.
+
+    Everything else is dropped.
+    """
     network = description.network
     rules = [
         Allow("hosts of the cluster reach every port", hosts),
@@ -56,7 +59,7 @@ def allowed(description: Description, *, head: bool) -> tuple[Allow, ...]:
 def _others(description: Description, *, head: bool) -> Iterator[Allow]:
     """Monitoring, and what the description opens beside the cluster's own."""
     network = description.network
-    uses = port_uses(description, ray=len(description.hosts) > 1)
+    uses = port_uses(description, ray=uses_ray(description))
     metrics = [use.first for use in uses if "metrics" in use.name and (head or use.where != "head")]
     if head:
         metrics.append(description.serve.port)  # vLLM's own are on the API's port

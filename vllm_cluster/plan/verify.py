@@ -71,15 +71,19 @@ def _keys(description: Description, count: int) -> list[tuple[str, ...]]:
 
 
 def _ray(cluster: Cluster) -> Iterator[Problem]:
+    """The head's command, and one worker's: another worker's differs by its address alone."""
     version = cluster.description.image.ray
-    for host in make_plan(cluster.description).hosts.values():
-        for unit, container in host.containers.items():
-            if not unit.startswith("ray-"):
-                continue
-            for problem in table("ray", version).check(container.command[1:]):
-                yield cluster.problem(
-                    "image", "ray", found=problem.sentence, accepted="a version that takes it"
-                )
+    units = {
+        unit: container
+        for host in make_plan(cluster.description).hosts.values()
+        for unit, container in host.containers.items()
+        if unit.startswith("ray-")
+    }
+    for container in units.values():
+        for problem in table("ray", version).check(container.command[1:]):
+            yield cluster.problem(
+                "image", "ray", found=problem.sentence, accepted="a version that takes it"
+            )
 
 
 def _request(description: Description, model: Mapping[str, Any] | None) -> ServeRequest:

@@ -14,6 +14,7 @@ REGISTRY = "vllm/model_executor/models/registry.py"
     "a model that is no longer in vLLM",
     REGISTRY,
     "_PREVIOUSLY_SUPPORTED_MODELS = {",
+    "is not supported anymore. ",
 )
 def model_removed(request: ServeRequest) -> Problem | None:
     for name in request.config.architectures if request.config else ():

@@ -173,6 +173,7 @@ def async_padded(request: ServeRequest) -> Problem | None:
     "--async-scheduling with the first Ray executor",
     "vllm/v1/executor/ray_executor.py",
     "class RayDistributedExecutor(",
+    "` does not support async scheduling yet.",
     until="0.32.0",
 )
 def async_old_ray(request: ServeRequest) -> Problem | None:
