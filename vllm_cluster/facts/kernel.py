@@ -23,7 +23,7 @@ find /etc/sysctl.conf /etc/sysctl.d /run/sysctl.d /usr/local/lib/sysctl.d -name 
     -not -type d -not -path FILE -printf '%f %p\n' 2>/dev/null | sort | while read -r _ f; do
   sed -nE 's/^ *-?([a-z][A-Za-z0-9_./-]*)[[:space:]]*=[[:space:]]*(.*)$/other \1 \2/p' "$f"
 done
-echo "memory $(awk '/^MemTotal:/ {print $2 * 1024}' /proc/meminfo)"
+echo "memory $(( $(awk '/^MemTotal:/ {print $2}' /proc/meminfo) * 1024 ))"
 echo "shm $(df --output=size -B1 /dev/shm 2>/dev/null | tail -n1)"
 for unit in SERVICES; do
   [ "$(systemctl show -P LoadState $unit.service)" = loaded ] &&

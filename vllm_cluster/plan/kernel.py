@@ -66,7 +66,8 @@ def settings(
         ),
         Setting(
             "net.ipv4.tcp_rmem", buffers, "at least",
-            "How far the kernel itself lets a TCP connection grow, for the same reason.",
+            "How far the kernel lets the buffers of a TCP connection grow by itself: at 25 Gbit/s "
+            "and 1 ms, 3 MB are on the way.",
         ),
         Setting("net.ipv4.tcp_wmem", buffers, "at least", "The same for what is sent."),
         Setting(
