@@ -36,6 +36,9 @@ def ray(description: Description) -> dict[str, str]:
         "RAY_AUTH_TOKEN_PATH": paths.IN_TOKEN,
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": str(description.ray.drain_timeout_s),
+        # Ray gives its workers the niceness 15 (ray_config_def.h, worker_niceness), made for
+        # batch jobs: on a host with anything else to do the ranks would come last.
+        "RAY_worker_niceness": "0",
         # Every rank's own words in the journal: with deduplication the one that differs is lost.
         "RAY_DEDUP_LOGS": "0",
         "RAY_COLOR_PREFIX": "0",
