@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 
 import click
@@ -26,6 +27,8 @@ def build_command(torch_index_url: str) -> None:
         described = build(Progress(), torch_index_url)
     except RecipeError as error:
         sys.exit(f"The image cannot be built here: {error}")
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"The image was not built, its tool's words are above: {error}")
     print(json.dumps(described, indent=2))
     print(f"docker load --input {IMAGE_CACHE / 'current/image.tar'}")
 
