@@ -193,9 +193,22 @@ def test_two_models_at_once(fleet: Fleet, source: Path, tmp_path: Path) -> None:
         assert same(other, fleet.placed(number, "r2"))
 
 
+def test_a_second_run_sends_nothing(fleet: Fleet) -> None:
+    first = fleet.start_all([1, 2, 3])
+    assert [process.wait(60) for process in first.values()] == [0] * HOSTS
+    before = [fleet.net.sent_bytes(number) for number in range(HOSTS)]
+    again = fleet.start_all([1, 2, 3])
+    assert [process.wait(60) for process in again.values()] == [0] * HOSTS
+    sent = [fleet.net.sent_bytes(n) - old for n, old in enumerate(before)]
+    assert max(sent) < 100_000, "a few words each"
+    assert [listening(fleet, n) for n in range(HOSTS)] == [""] * HOSTS
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
 def test_closing_the_connection_that_started_it_does_not_stop_a_detached_transfer(
-    fleet: Fleet, source: Path
+    fleet: Fleet, source: Path, share: float
 ) -> None:
+    fleet.options["limit_mbit"] = 10.0
     jobs = fleet.jobs([1])
     # As an SSH session does it: in a session of its own, hung up when the connection goes.
     serve = subprocess.run(
@@ -211,7 +224,7 @@ def test_closing_the_connection_that_started_it_does_not_stop_a_detached_transfe
     assert starter.stdin is not None
     starter.stdin.write(jobs[fleet.name(1)])
     starter.stdin.close()
-    reach(fleet, 1, 0.1)
+    reach(fleet, 1, share)
     with suppress(ProcessLookupError):  # it may have gone by itself, the agent stays
         os.killpg(starter.pid, signal.SIGHUP)
     starter.wait(10)

@@ -11,13 +11,15 @@ from vllm_cluster.weights.agent.client import Caller
 from vllm_cluster.weights.agent.route import GONE
 
 _OVER = {"done", *GONE}
+_NOT_SEEN_FACTOR = 3  # hosts are started one after the other, over SSH
 
 
 class Farewell:
     """Each host tells each other one once that it is done; who heard from all and told all goes.
 
     A host that refuses connections after it said so has gone the same way. One that does not
-    answer for linger_s is not waited for: it catches up when it is started again.
+    answer for linger_s (three times that, if it never did) is not waited for: it catches up when
+    it is started again.
     """
 
     def __init__(self, caller: Caller, others: list[wire.Peer], linger_s: float) -> None:
@@ -25,11 +27,13 @@ class Farewell:
         self._others = others
         self._linger_s = linger_s
         self._phases: dict[str, str] = {}
+        self._seen: set[str] = set()
         self._changed = threading.Condition()
 
     def heard(self, host: str, phase: str) -> None:
         with self._changed:
             self._phases[host] = phase
+            self._seen.add(host)
             self._changed.notify_all()
 
     def wait(self, report: Callable[[list[str]], None]) -> list[str]:
@@ -43,7 +47,7 @@ class Farewell:
             waiting = [p.name for p in self._others if self._awaited(p, untold, answered)]
             if not waiting:
                 now = time.monotonic()
-                return [name for name, last in answered.items() if now - last > self._linger_s]
+                return [n for n, last in answered.items() if now - last > self._patience_s(n)]
             report(waiting)
             with self._changed:
                 self._changed.wait(0.5)
@@ -58,8 +62,12 @@ class Farewell:
                 answered[peer.name] = time.monotonic()
             return gone
         answered[peer.name] = time.monotonic()
+        self._seen.add(peer.name)
         self._learn(peer, said)
         return True
+
+    def _patience_s(self, name: str) -> float:
+        return self._linger_s * (1 if name in self._seen else _NOT_SEEN_FACTOR)
 
     def _learn(self, peer: wire.Peer, said: dict[str, object]) -> None:
         """One that has it may have told an earlier life of ours, and will not again."""
@@ -77,5 +85,6 @@ class Farewell:
         now = time.monotonic()
         if now - answered[peer.name] > self._linger_s / 4 and (state := self._caller.state(peer)):
             answered[peer.name] = now
+            self._seen.add(peer.name)
             self._learn(peer, state)
-        return now - answered[peer.name] <= self._linger_s
+        return now - answered[peer.name] <= self._patience_s(peer.name)
