@@ -36,7 +36,8 @@ def cluster() -> Iterator[Cluster]:
     lab = Lab.up(2, name=NAME)
     try:
         made = describe(lab, lab.layout.directory)
-        made.apply()
+        if not suite.doctor(made).deployed:
+            made.apply()
         suite.await_sound(made, timeout_s=300)
         yield made
     finally:
@@ -56,6 +57,7 @@ def test_the_first_line_is_the_cause_and_its_fix_heals(cluster: Cluster, name: s
     fault = FAULTS[name]
     suite.await_sound(cluster, timeout_s=fault.heal_timeout_s)
     try:
+        suite.touched(cluster)
         fault.inject(cluster)
         said = suite.await_said(cluster, "")
         assert_first(said, fault)
@@ -94,6 +96,7 @@ def test_of_two_faults_each_is_named_and_healed(cluster: Cluster, names: tuple[s
     suite.await_sound(cluster, timeout_s)
     order = []
     try:
+        suite.touched(cluster)
         for fault in pair:
             fault.inject(cluster)
         left = {(fault.finding, fault.host): fault for fault in pair}

@@ -20,7 +20,7 @@ PORT = 47989
 TIMEOUT_S = 120
 _MARK = "@@result "
 # What belongs to the running container alone.
-_OWN = ("--name=", "--entrypoint=", "--label=", "--pid=", "--ipc=", "--rm")
+_OWN = ("--name=", "--entrypoint=", "--label=", "--pid=", "--ipc=container:", "--rm")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from vllm_cluster.doctor.case import Case, Entry
 from vllm_cluster.doctor.causes import ordered
 from vllm_cluster.doctor.checks import findings
 from vllm_cluster.doctor.finding import Finding
-from vllm_cluster.doctor.reach import Look, look
+from vllm_cluster.doctor.reach import Look, look, ssh_argv
 from vllm_cluster.plan import paths
 
 
@@ -41,7 +41,7 @@ def examine(
     """Look at the cluster of `file` and run every check. Raises DescriptionError."""
     known = context(file.resolve())
     with ThreadPoolExecutor(1) as pool:
-        dialled = pool.submit(exposure.dial_all, known.plan)
+        dialled = pool.submit(_from_here, known)
         found = look(known.cluster, known.plan, only=only, deep=deep, log_lines=log_lines)
         answers = dialled.result()
     case = case_of(known, found)
@@ -51,6 +51,13 @@ def examine(
         *exposure.keyless(known.plan, case.description),
     ]
     return Examination(case, found, tuple(ordered(every)))
+
+
+def _from_here(known: Context) -> dict[tuple[str, int], exposure.Dialled]:
+    head = known.plan.hosts[known.plan.head]
+    if not exposure.direct(ssh_argv(known.cluster, head)):
+        return {}
+    return exposure.dial_all(known.plan)
 
 
 def case_of(known: Context, found: Look) -> Case:

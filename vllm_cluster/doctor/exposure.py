@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
 from vllm_cluster.doctor.finding import Finding, on
-from vllm_cluster.facts.doctor.script import FIREWALL_UNIT
+from vllm_cluster.facts.doctor.script import FIREWALL_UNIT, UNUSED_PORT
 from vllm_cluster.plan import HostPlan, Plan, PortUse
 
 TIMEOUT_S = 1.2
@@ -41,8 +42,22 @@ def dial_all(plan: Plan) -> dict[tuple[str, int], Dialled]:
                                                                         strict=True)}  # fmt: skip
 
 
+def direct(ssh_argv: list[str]) -> bool:
+    """Whether SSH reaches the host by itself, by ssh's own account of its settings.
+
+    Behind a jump host or a proxy command an address may be another machine's from here.
+    """
+    done = subprocess.run(
+        [ssh_argv[0], "-G", *ssh_argv[1:]], capture_output=True, text=True, check=False
+    )
+    words = {line.split(" ")[0] for line in done.stdout.splitlines()}
+    return done.returncode == 0 and not words & {"proxycommand", "proxyjump"}
+
+
 def _uses(plan: Plan, host: HostPlan) -> Iterator[PortUse]:
     yield PortUse("ssh", 22, 22, "every host", "all", "api")
+    # Nobody listens there. Where it answers, something in between answers for the host.
+    yield PortUse("nothing", UNUSED_PORT, UNUSED_PORT, "every host", "all", "nobody")
     for use in plan.ports:
         if use.where == "every host" or host.role == "head":
             yield use
@@ -67,14 +82,21 @@ async def _dial(address: str, use: PortUse) -> Dialled:
 
 
 def looked(answers: Answers) -> bool:
-    """Whether this machine has a way to the hosts at all: behind a proxy it sees nothing."""
-    return any(found.open for found in answers.values())
+    """Whether this machine has a way of its own to the hosts."""
+    return any(f.open and not _answered_for(answers, host) for (host, _), f in answers.items())
+
+
+def _answered_for(answers: Answers, host: str) -> bool:
+    """A proxy that takes every connection makes all ports look open."""
+    return answers.get((host, UNUSED_PORT), Dialled(open=False)).open
 
 
 def findings(plan: Plan, answers: Answers) -> Iterator[Finding]:
     """Ports that answer though the plan lets nobody from here in. One finding a host."""
     hosts = {host.address for host in plan.hosts.values()}
     for host in plan.hosts.values():
+        if _answered_for(answers, host.name):
+            continue
         wide = [
             (use, found)
             for use in _uses(plan, host)

@@ -97,7 +97,11 @@ def _verdict(
 def _matches(text: str, source: str, ports: list[int]) -> bool:
     """Whether a new TCP connection over the fabric meets the rule, as far as we understand it."""
     text = re.sub(r'comment "[^"]*"', "", text)
-    if re.search(r'iifname "lo"|iif "?lo"?|established|related|ct state invalid|icmp|udp', text):
+    if re.search(r'iifname "?lo\b|iif "?lo\b|icmp|udp', text):
+        return False
+    # `nft -n` prints states as bits: new is 0x8, untracked 0x40.
+    states = re.search(r"ct state (!= )?(\{[^}]*\}|\S+)", text)
+    if states and bool(states[1]) == bool(_NEW & set(re.split(r"[,\s{}]+", states[2]))):
         return False
     if match := re.search(r"ip saddr (!= )?(\{[^}]*\}|\S+)", text):
         inside = any(_holds(part, source) for part in _parts(match[2]))
@@ -110,6 +114,9 @@ def _matches(text: str, source: str, ports: list[int]) -> bool:
     elif "sport" in text or re.search(r"meta l4proto \{? ?(1|58|17|\"?udp)", text):
         return False
     return True
+
+
+_NEW = {"new", "0x8", "untracked", "0x40"}
 
 
 def _parts(text: str) -> list[str]:

@@ -14,7 +14,8 @@ from vllm_cluster.doctor.checks import findings
 from vllm_cluster.doctor.finding import Finding
 from vllm_cluster.facts.doctor import HostFacts, parse
 from vllm_cluster.facts.doctor.read_gpu import smi
-from vllm_cluster.plan import make_plan
+from vllm_cluster.plan import Plan, environment, make_plan, paths
+from vllm_cluster.plan.containers import CONFIG_LABEL, labelled
 from vllm_cluster.spec import load
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "doctor"
@@ -38,6 +39,7 @@ def sound() -> Case:
     assert model
     plan = make_plan(description, image_id=image[0], model_id=model[1][:16])
     facts = {name: parse(name, recorded(name), arrived_s=_arrival(name)) for name in plan.hosts}
+    facts = {name: _as_planned(plan, host) for name, host in facts.items()}
     return Case(
         plan=plan,
         facts=facts,
@@ -46,6 +48,25 @@ def sound() -> Case:
         model_id=model[1],
         secrets=dict(facts["node-a"].secrets),
     )
+
+
+def _as_planned(plan: Plan, facts: HostFacts) -> HostFacts:
+    """Unit files and environment as today's plan has them; the recording's are of its own day."""
+    host = plan.hosts[facts.name]
+    contents = dict(facts.contents)
+    for unit, container in host.containers.items():
+        path = f"{paths.UNITS}/{unit}.service"
+        label = re.search(rf"--label={CONFIG_LABEL}=(\w+)", contents[path])
+        assert label
+        words = " ".join(f'"{_quoted(word)}"' for word in labelled(container, label[1]).run())
+        contents[path] = f"[Service]\nExecStart={words}\n"
+    values = environment.own(host.address, "fabric0") | plan.environment
+    contents[paths.ENVIRONMENT] = "".join(f"{name}={value}\n" for name, value in values.items())
+    return replace(facts, contents=contents)
+
+
+def _quoted(word: str) -> str:
+    return word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
 
 
 def _arrival(name: str) -> float:

@@ -29,6 +29,7 @@ def ruleset(*rules: str, policy: str = "accept", table: str = "ip filter") -> st
         "ip saddr 10.77.0.11-10.77.0.20 drop",
         "tcp dport != 22 drop",
         'iifname "fabric0" tcp dport 6379 ct state new drop',
+        "tcp dport 6379 ct state 0x8 drop",
     ],
 )
 def test_a_rule_that_stops_the_connection_is_deleted_by_its_handle(rule: str) -> None:
@@ -46,6 +47,8 @@ def test_a_rule_that_stops_the_connection_is_deleted_by_its_handle(rule: str) ->
         "tcp sport 6379 drop",
         'tcp dport 22 drop comment "not 6379"',
         "ct state invalid drop",
+        "ct state 0x1 drop",
+        "ct state 0x2,0x4 drop",
     ],
 )
 def test_rules_about_other_packets_stop_nothing(rule: str) -> None:
@@ -53,7 +56,8 @@ def test_rules_about_other_packets_stop_nothing(rule: str) -> None:
 
 
 def test_a_chain_that_drops_by_default_lets_the_hosts_in() -> None:
-    found = blocking(ruleset("tcp dport 22 accept", policy="drop"), HOSTS[1], [6379], HOSTS)
+    rules = ("ct state 0x2,0x4 accept", "tcp dport 22 accept", 'iifname "lo" accept')
+    found = blocking(ruleset(*rules, policy="drop"), HOSTS[1], [6379], HOSTS)
     assert found is not None
     assert found.fix == (
         "nft 'insert rule ip filter INPUT ip saddr { 10.77.0.11, 10.77.0.12 } accept'"

@@ -72,7 +72,7 @@ def commands(case: Case) -> Iterator[Finding]:
             text = facts.contents.get(f"{paths.UNITS}/{unit}", "")
             found = arguments(text)
             wanted = container.run()
-            drop_ins = facts.unit(unit).drop_ins
+            drop_ins = [d for d in facts.unit(unit).drop_ins if not d.endswith("/rdma.conf")]
             differing = _difference(wanted, [w for w in found if CONFIG_LABEL not in w])
             plane = plane_of(unit)
             if found and differing:
