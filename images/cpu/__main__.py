@@ -9,7 +9,7 @@ import sys
 import click
 
 from images.cpu import lock
-from images.cpu.build import build
+from images.cpu.build import build, clean
 from images.cpu.recipe import IMAGE_CACHE, TORCH_INDEX_URL, RecipeError
 from images.progress import Progress
 
@@ -31,6 +31,13 @@ def build_command(torch_index_url: str) -> None:
         sys.exit(f"The image was not built, its tool's words are above: {error}")
     print(json.dumps(described, indent=2))
     print(f"docker load --input {IMAGE_CACHE / 'current/image.tar'}")
+
+
+@main.command("clean")
+def clean_command() -> None:
+    """Remove the images and layers that were replaced."""
+    for path in clean():
+        print(f"removed {path}")
 
 
 @main.command("lock")

@@ -173,13 +173,37 @@ def _versions(root: Path) -> dict[str, str]:
 
 
 def _point_current_at(folder: Path) -> None:
-    """Make `current` lead to ``folder`` in one step and drop images older than the one before."""
+    """Make `current` lead to ``folder``, in one step."""
     current = recipe.IMAGE_CACHE / "current"
-    before = current.resolve() if current.is_symlink() else folder
     fresh = current.with_suffix(".new")
     fresh.unlink(missing_ok=True)
     fresh.symlink_to(folder.name)
     fresh.replace(current)
-    for image in recipe.IMAGE_CACHE.glob("*/image.json"):
-        if image.parent.name not in {folder.name, before.name, "current"}:
-            shutil.rmtree(image.parent)
+
+
+def clean() -> list[Path]:
+    """Remove every image and layer that `current` does not need, and return what was removed.
+
+    Not part of a build: a program may still run in an old tree, and on a file system mounted with
+    `discard` the removal takes longer than the build.
+    """
+    with _one_at_a_time():
+        layers = recipe.IMAGE_CACHE / "layers"
+        needed = {
+            f"system-{recipe.system_key()}",
+            f"environment-{recipe.environment_key()}",
+            (recipe.IMAGE_CACHE / "current").resolve().name,
+        }
+        old = [
+            path
+            for path in (*recipe.IMAGE_CACHE.iterdir(), *layers.glob("*"))
+            if path.name not in {"current", "layers", "lock"}
+            and path.name.removesuffix(".tar").removesuffix(".json") not in needed
+        ]
+        for path in old:
+            if path.is_dir():
+                (path / "image.json").unlink(missing_ok=True)  # from here on it is no image
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+    return old

@@ -101,5 +101,5 @@ def environment_key() -> str:
 
 def image_key() -> str:
     """Return the key of the whole image."""
-    parts = [HERE / "plugin.py", HERE / "build.py", PLUGIN]
+    parts = [HERE / "plugin.py", PLUGIN]
     return _digest(parts, environment_key(), CONFIG, REFERENCE)
