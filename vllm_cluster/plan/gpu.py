@@ -15,7 +15,7 @@ from vllm_cluster.spec.hosts_model import Driver
 # (https://github.com/lyulyul/shine-cluster/issues/50), and a library that is newer than the
 # loaded module answers `Driver/library version mismatch` to every new process.
 _SET = re.compile(
-    r"^(nvidia-|libnvidia-|cuda-drivers|libcuda1|libnvcuvid1|libnvoptix1|libxnvctrl|"
+    r"^(nvidia-(?!cuda-)|libnvidia-|cuda-drivers|libcuda1|libnvcuvid1|libnvoptix1|libxnvctrl|"
     r"xserver-xorg-video-nvidia|linux-(modules|objects|signatures)-nvidia|firmware-nvidia|"
     r"libgl.*-nvidia|libegl.*-nvidia|libgles-nvidia|libglx-nvidia|libvulkan-nvidia)"
 )
