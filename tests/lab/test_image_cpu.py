@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,33 +71,44 @@ def test_vllm_chooses_the_platform_that_takes_ray(host: Host, described: Any) ->
 
 def test_it_carries_nothing_of_the_machine_that_built_it() -> None:
     root = CURRENT / "rootfs"
-    name = Path("/etc/hostname").read_text().strip()
     assert not list((root / "etc/apt").iterdir())
     assert not (root / "etc/hostname").exists()
     assert (root / "etc/machine-id").read_text() == ""
     found = subprocess.run(
-        ["grep", "--recursive", "--files-with-matches", "--word-regexp", "--fixed-strings",
-         *("-e", str(recipe.REPOSITORY)), *(["-e", name] if name not in {"", "localhost"} else []),
-         root / "etc", root / "opt/vllm/bin", root / "var/lib"],
+        ["grep", "--recursive", "--files-with-matches", "--fixed-strings",
+         str(recipe.REPOSITORY), root / "etc", root / "opt/vllm/bin", root / "var/lib"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert found.stdout == ""
+    assert (found.stdout, found.returncode) == ("", 1)
 
 
-def test_the_same_tree_gives_the_same_image_again(tmp_path: Path, described: Any) -> None:
-    """Each layer written afresh from the unpacked tree, whose times and inodes are others."""
-    root = tmp_path / "root"
-    subprocess.run(["cp", "--archive", "--no-preserve=timestamps", CURRENT / "rootfs", root],
-                   check=True)  # fmt: skip
-    site = recipe.SITE_PACKAGES.lstrip("/")
-    added = [root / site / name for name in (plugin.NAME, f"{plugin.NAME}-{recipe.VLLM}.dist-info")]
-    paths = [str(path.relative_to(root)) for path in added]
-    top = write_layer(root, tmp_path / "plugin.tar", paths)
+@pytest.fixture
+def copied() -> Iterator[Path]:
+    """The tree, copied into memory: other inodes, other times, another place."""
+    folder = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    try:
+        subprocess.run(
+            ["cp", "--archive", "--no-preserve=timestamps", f"{CURRENT}/rootfs", folder / "root"],
+            check=True,
+        )
+        yield folder / "root"
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_the_same_tree_gives_the_same_image_again(
+    copied: Path, tmp_path: Path, described: Any
+) -> None:
+    site = copied / recipe.SITE_PACKAGES.lstrip("/")
+    added = [site / plugin.NAME, site / f"{plugin.NAME}-{recipe.VLLM}.dist-info"]
+    paths = [str(path.relative_to(copied)) for path in added]
+    top = write_layer(copied, tmp_path / "plugin.tar", paths)
     for path in added:
-        subprocess.run(["rm", "--recursive", path], check=True)
-    middle = write_layer(root, tmp_path / "environment.tar", [recipe.ENVIRONMENT.lstrip("/")])
-    subprocess.run(["rm", "--recursive", root / recipe.ENVIRONMENT.lstrip("/")], check=True)
-    bottom = write_layer(root, tmp_path / "system.tar")
+        shutil.rmtree(path)
+    environment = recipe.ENVIRONMENT.lstrip("/")
+    middle = write_layer(copied, tmp_path / "environment.tar", [environment])
+    shutil.rmtree(copied / environment)
+    bottom = write_layer(copied, tmp_path / "system.tar")
     layers = [bottom, middle, top]
     config = image_config(layers, config=recipe.CONFIG, comments=recipe.LAYERS)
     assert write_image(tmp_path / "image.tar", layers, config, "again:1") == described["id"]
