@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.lab.memory_proof.cases import MATRIX, Compared, compare, predict
-from tests.lab.memory_proof.run import ROOTFS, Case, VllmFailedError, run_vllm
+from tests.lab.memory_proof.run import ROOTFS, Case, VllmFailedError, try_vllm
 from tests.lab.memory_proof.tiny import CONFIGS, write_model
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -57,14 +57,18 @@ def measured(case: Case) -> dict[str, Any] | None:
 
 
 def measure(cases: Sequence[Case]) -> None:
-    """Start the cases and keep what they said."""
+    """Start the cases, keep what they said, print why others did not come up."""
     models = CACHE / "models"
     (CACHE / "results").mkdir(parents=True, exist_ok=True)
     for case in cases:
         write_model(models / case.kind, case.kind)
-    for name, found in run_vllm(cases, models).items():
-        case = next(case for case in cases if str(case) == name)
-        (CACHE / "results" / f"{key(case)}.json").write_text(json.dumps(found))
+    found, failed = try_vllm(cases, models)
+    for case in cases:
+        if str(case) in found:
+            file = CACHE / "results" / f"{key(case)}.json"
+            file.write_text(json.dumps(found[str(case)]))
+    for name, why in failed.items():
+        print(f"{name} did not come up: {why}\n", flush=True)
 
 
 def rows(case: Case) -> list[Compared]:
@@ -135,6 +139,7 @@ def main() -> int:
     wrong = 0
     for case in wanted:
         if measured(case) is None:
+            wrong += arguments.most >= len(MATRIX)
             print(f"{case}: not measured")
             continue
         for number in rows(case):

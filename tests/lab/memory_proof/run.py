@@ -90,8 +90,20 @@ class VllmFailedError(AssertionError):
 def run_vllm(cases: Sequence[Case], models: Path) -> dict[str, dict[str, Any]]:
     """What vLLM reports for each case, by the case's name.
 
+    Raises VllmFailedError when a case did not come up.
+    """
+    found, failed = try_vllm(cases, models)
+    if failed:
+        raise VllmFailedError("\n\n".join(f"{name}: {why}" for name, why in failed.items()))
+    return found
+
+
+def try_vllm(
+    cases: Sequence[Case], models: Path
+) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """What vLLM reports for the cases that came up, and why the others did not.
+
     The models lie in `models`/kind; the log is written to `models`/vllm.log.
-    Raises VllmFailedError for a case that did not come up.
     """
     argv = [PYTHON, "/srv/inside.py", json.dumps({"cases": [c.as_json() for c in cases]})]
     command = chroot.command(
@@ -115,22 +127,20 @@ def run_vllm(cases: Sequence[Case], models: Path) -> dict[str, dict[str, Any]]:
     return _read_log(log.read_text(errors="replace"), cases)
 
 
-def _read_log(text: str, cases: Sequence[Case]) -> dict[str, dict[str, Any]]:
+def _read_log(text: str, cases: Sequence[Case]) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     found: dict[str, dict[str, Any]] = {}
+    failed = dict.fromkeys((str(case) for case in cases), f"no answer\n{_end(text)}")
     for part in re.split(r"^CASE ", text, flags=re.MULTILINE)[1:]:
         name = part.splitlines()[0].strip()
         logged = _TOKENS.search(part)
         for line in part.splitlines():
             if line.startswith("FAILED "):
-                raise VllmFailedError(f"{name}: {json.loads(line[7:])['why']}\n{_end(part)}")
+                failed[name] = f"{json.loads(line[7:])['why']}\n{_end(part)}"
             if line.startswith("FOUND ") and logged is not None:
                 found[name] = json.loads(line[6:])
                 found[name]["logged_kv_tokens"] = int(logged[1].replace(",", ""))
                 found[name]["logged_concurrency"] = float(logged[2])
-    missing = [str(case) for case in cases if str(case) not in found]
-    if missing:
-        raise VllmFailedError(f"no answer for {', '.join(missing)}\n{_end(text)}")
-    return found
+    return found, {name: why for name, why in failed.items() if name not in found}
 
 
 def _end(text: str) -> str:
