@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from importlib import import_module
 from pathlib import Path
 
 
@@ -17,9 +18,9 @@ def main() -> None:
     """Run pyinfra's own command line with the boundary built in."""
     file, number = Path(sys.argv[1]), int(sys.argv[2])
     sys.argv = ["pyinfra", *sys.argv[3:]]
-    # pyinfra_cli patches the standard library for gevent; nothing may be imported before it.
-    from pyinfra.api import operations  # noqa: PLC0415
-    from pyinfra_cli.main import main as pyinfra  # type: ignore[import-untyped]  # noqa: PLC0415
+    # The first import of all: it patches the standard library for gevent.
+    command_line = import_module("pyinfra_cli.main")
+    operations = import_module("pyinfra.api.operations")
 
     run = operations._run_single_op
     reached: list[str] = []
@@ -31,8 +32,8 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return run(state, op_hash)
 
-    operations._run_single_op = counted
-    sys.exit(pyinfra())
+    operations._run_single_op = counted  # type: ignore[attr-defined]
+    sys.exit(command_line.main())
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from tests.lab import standin
 from tests.lab.conftest import with_standin
 from tests.lab.harness import Cluster
 from vllm_cluster.facts.alignment import VERSIONS
+from vllm_cluster.plan import paths
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 ALIGN = "deploys/align.py"
@@ -181,15 +182,15 @@ def test_drivers_and_gpus_that_differ_are_told_each_with_its_fix(
 
 
 def test_a_host_that_failed_before_stops_the_others(standins: Cluster) -> None:
-    with restored(standins):
-        # its package state cannot be read, so its first operations fail
-        standins.on("node-b", "mv /etc/hosts /etc/hosts.kept && mkdir /etc/hosts")
-        before = running(standins)
-        try:
-            done = standins.pyinfra("-y")
-        finally:
-            standins.on("node-b", "rmdir /etc/hosts; mv /etc/hosts.kept /etc/hosts")
-        said = done.stdout + done.stderr
-        assert done.returncode == 1, said
-        assert "answer: node-b has none" in said
-        assert running(standins) == before
+    key = f"{paths.SECRETS}/ray-token"
+    # the file of a secret is in the way as a directory, so that a late step fails on one host
+    standins.on("node-b", f"mv {key} /root/kept && mkdir {key}")
+    before = running(standins)
+    try:
+        done = standins.pyinfra("-y")
+    finally:
+        standins.on("node-b", f"rmdir {key}; mv /root/kept {key}")
+    said = done.stdout + done.stderr
+    assert done.returncode == 1, said
+    assert "answer: node-b has none" in said
+    assert running(standins) == before

@@ -71,13 +71,15 @@ class Machine:
             subprocess.run([*made, str(self.image.disk), str(root)], check=True)
         argv = ["ip", "netns", "exec", self.namespace, "qemu-system-x86_64"]
         argv += ["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1", "-m", "768"]
-        argv += ["-display", "none", "-monitor", "none", "-no-reboot"]
+        argv += ["-nodefaults", "-display", "none", "-no-reboot"]
         argv += ["-serial", f"file:{self.console}"]
         argv += ["-kernel", str(self.image.kernel), "-initrd", str(self.image.initrd)]
         kernel = ["root=/dev/vda", "rw", "console=ttyS0", "net.ifnames=0", "mitigations=off"]
         kernel += ["rootdelay=300", "systemd.show_status=1", f"systemd.hostname={self.name}"]
         argv += ["-append", " ".join(kernel)]
-        argv += ["-drive", f"file={root},if=virtio,format=qcow2,cache=unsafe"]
+        # The first device of its kind, and so /dev/vda.
+        argv += ["-drive", f"file={root},if=none,id=root,format=qcow2,cache=unsafe"]
+        argv += ["-device", "virtio-blk-pci,drive=root"]
         for disk in self.disks:
             drive = f"file={disk.file},if=none,id={disk.serial},format=raw,cache=writeback"
             device = f"virtio-blk-pci,drive={disk.serial},serial={disk.serial}"
