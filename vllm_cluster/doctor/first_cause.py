@@ -99,6 +99,8 @@ def causes(lines: Iterable[str]) -> list[LogCause]:
     found = []
     for line in lines:
         time_s, words = message(line)
+        if "No such container" in words:  # `docker rm` before every start
+            continue
         for sign in SIGNS:
             if re.search(sign.pattern, words):
                 who = _RANK.search(words)

@@ -9,6 +9,9 @@ from typing import Any
 from vllm_cluster.doctor.examine import Examination
 from vllm_cluster.doctor.first_cause import LogCause, causes, message
 
+# Signs of this rank and above tell of waiting for others.
+_WAITING = 4
+
 
 @dataclass(frozen=True)
 class HostLog:
@@ -28,6 +31,9 @@ def read(examination: Examination) -> list[HostLog]:
             lines = [line for line in unit.log if not line.startswith("-- ")]
             if lines:
                 told = causes(_since_start(lines))
+                if unit.running:
+                    # What it waited for when it started has come.
+                    told = [cause for cause in told if cause.sign.rank < _WAITING]
                 found.append(HostLog(name, unit.name, tuple(told), message(lines[-1])[1].strip()))
     return found
 

@@ -30,7 +30,8 @@ class Fault:
     `symptom`: what a person would see. `inject` makes the bad state; then doctor's first failing
     line must be `finding` on `host`. `consequence`: a finding that follows later; once it is
     there, the first line must still be the same. `by_hand` does what a fix by hand says.
-    `tidy` removes what the test itself brought in and no fix takes away.
+    `tidy` removes what the test itself brought in and no fix takes away. `real`: shows only where
+    real Ray and vLLM run; the others are put into hosts with the stand-in image.
     """
 
     name: str
@@ -41,7 +42,7 @@ class Fault:
     consequence: str = ""
     by_hand: Deed | None = None
     tidy: Deed = nothing
-    quick: bool = False
+    real: bool = False
     heal_timeout_s: float = 240
 
     @property

@@ -10,15 +10,17 @@ PAIRS: list[tuple[str, str]] = [
     ("firewall-gone", "own-loopback"),
     ("policy-drop", "disabled"),
     ("data-plane-dropped", "hosts-gone"),
-    ("rejected", "token-gone"),
+    ("gave-up", "hosts-entry"),
     ("api-key-gone", "model-file"),
     ("firewall-rule", "second-card"),
     ("secret-readable", "model-short"),
     ("leftover", "api-key-other"),
     ("host-key", "hosts-entry"),
     ("docker-stopped", "model-gone"),
-    ("token", "mtu"),
+    ("token-gone", "mtu"),
     ("masked", "secret-readable"),
     ("vllm-stopped", "gcs-dropped"),
     ("power-cut", "hosts-entry"),
 ]
+# Where real Ray and vLLM run.
+REAL_PAIRS: list[tuple[str, str]] = [("rejected", "token-gone")]

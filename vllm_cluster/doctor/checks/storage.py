@@ -9,10 +9,11 @@ from vllm_cluster.doctor.finding import Finding, by_hand, on
 from vllm_cluster.facts.doctor.model import Disk, HostFacts
 from vllm_cluster.plan import paths
 
-# Below this Ray and Docker begin to fail in ways that name no disk.
-FULL_BYTES = 2**30
+# Below this Ray and Docker begin to fail in ways that name no disk; of a small partition, below
+# a tenth of it.
+FULL_BYTES, FULL_SHARE = 2**30, 0.1
 FEW_INODES = 1000
-WARN_BYTES = 5 * 2**30
+LOW_BYTES, LOW_SHARE = 5 * 2**30, 0.2
 
 
 def full(case: Case) -> Iterator[Finding]:
@@ -23,10 +24,11 @@ def full(case: Case) -> Iterator[Finding]:
             if not disk.size_bytes or disk.mount in told:
                 continue
             inodes = bool(disk.inodes) and disk.free_inodes < FEW_INODES
-            if disk.free_bytes < FULL_BYTES or inodes:
+            free = disk.free_bytes
+            if free < min(FULL_BYTES, FULL_SHARE * disk.size_bytes) or inodes:
                 told.add(disk.mount)
                 yield _full(host.name, facts, disk, inodes=inodes)
-            elif disk.free_bytes < WARN_BYTES:
+            elif free < min(LOW_BYTES, LOW_SHARE * disk.size_bytes):
                 told.add(disk.mount)
                 yield Finding(
                     "host.disk-low", "host", host.name,
@@ -42,7 +44,7 @@ def _full(host: str, facts: HostFacts, disk: Disk, *, inodes: bool) -> Finding:
     largest = [line for line in facts.usage if _beneath(line.split("\t")[-1], disk.mount)]
     return Finding(
         "host.disk-full", "host", host,
-        expected=f"{_gib(FULL_BYTES)} free on {disk.mount}, which holds {disk.path}",
+        expected=f"room on {disk.mount}, which holds {disk.path}",
         found=f"{left} free of {_gib(disk.size_bytes)}",
         evidence="; ".join(" ".join(line.split()) for line in largest[-4:]),
         fix=on(host, _room(facts, disk, largest)),

@@ -1,0 +1,108 @@
+"""Puts faults into a sound cluster and holds doctor to what it must say."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+
+from tests.lab.doctor import faults_host, faults_services, suite
+from tests.lab.doctor.fault import Fault
+from tests.lab.harness import Cluster
+from vllm_cluster.lab import Lab
+
+EVERY = os.environ.get("FAULTS") == "all"
+FAULTS = {fault.name: fault for fault in (*faults_host.FAULTS, *faults_services.FAULTS)}
+
+
+def deployed(name: str, make: Callable[[Lab], Cluster]) -> Iterator[Cluster]:
+    """A sound cluster on a lab of that name, which KEEP=1 leaves for the next run."""
+    lab = Lab.up(2, name=name)
+    try:
+        made = make(lab)
+        if not suite.doctor(made).deployed:
+            made.apply()
+        suite.await_sound(made, timeout_s=600)
+        yield made
+    finally:
+        if not os.environ.get("KEEP"):
+            lab.down()
+
+
+def one(cluster: Cluster, fault: Fault) -> None:
+    """The first line names the fault, also when its consequence is there, and its fix heals."""
+    suite.await_sound(cluster, timeout_s=fault.heal_timeout_s)
+    try:
+        suite.touched(cluster)
+        fault.inject(cluster)
+        said = suite.await_said(cluster, "")
+        assert_first(said, fault)
+        if fault.consequence:
+            said = suite.await_said(cluster, fault.consequence)
+            assert_first(said, fault)
+        first = said.first
+        assert first is not None
+        began = time.monotonic()
+        suite.apply_fix(cluster, fault, first)
+        suite.await_sound(cluster, fault.heal_timeout_s)
+        healed_s = time.monotonic() - began
+    finally:
+        suite.touched(cluster)
+        fault.tidy(cluster)
+    explained = sorted({f["id"] for f in said.findings if f["caused_by"]})
+    suite.keep(fault.name, {
+        "symptom": fault.symptom, "plane": first["plane"], "host": first["host"],
+        "id": first["id"], "found": first["found"], "evidence": first["evidence"],
+        "fix": [f"{step['on']}: {step['command']}" for step in first["fix"]],
+        "explains": explained, "healed_s": round(healed_s), "real": fault.real,
+    })  # fmt: skip
+
+
+def assert_first(said: suite.Said, fault: Fault) -> None:
+    """Doctor fails, and its first line is the cause."""
+    first = said.first
+    assert first is not None
+    assert (first["id"], first["host"]) == (fault.finding, fault.host), said.names()
+    assert first["plane"] == fault.plane
+    assert said.code in {1, 2}
+
+
+def pair(cluster: Cluster, faults: list[Fault]) -> None:
+    """Both are named as causes, one after the other comes first, and each fix heals its own."""
+    timeout_s = sum(fault.heal_timeout_s for fault in faults)
+    suite.await_sound(cluster, timeout_s)
+    order = []
+    try:
+        suite.touched(cluster)
+        for fault in faults:
+            fault.inject(cluster)
+        said = suite.await_said(cluster, faults[0].finding)
+        said = said if said.has(faults[1].finding) else suite.await_said(cluster, faults[1].finding)
+        left = {(fault.finding, fault.host): fault for fault in faults}
+        while left:
+            first = said.first
+            assert first is not None, "the second fault was healed with the first"
+            key = (first["id"], first["host"])
+            assert key in left, said.names()
+            order.append(first["id"])
+            suite.apply_fix(cluster, left.pop(key), first)
+            said = _after(cluster, key, timeout_s)
+            # One deploy may heal both.
+            left = {k: f for k, f in left.items() if said.has(k[0])}
+        suite.await_sound(cluster, timeout_s)
+    finally:
+        suite.touched(cluster)
+        for fault in faults:
+            fault.tidy(cluster)
+    names = [fault.name for fault in faults]
+    suite.keep("+".join(names), {"pair": names, "order": order})
+
+
+def _after(cluster: Cluster, key: tuple[str, str], timeout_s: float) -> suite.Said:
+    """Doctor's words once the finding of `key` is gone."""
+    began = time.monotonic()
+    while True:
+        said = suite.doctor(cluster)
+        if not any((f["id"], f["host"]) == key for f in said.findings):
+            return said
+        assert time.monotonic() - began < timeout_s, said.names()
