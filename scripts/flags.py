@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Write the table of arguments of a released vLLM or Ray.
 
-    python scripts/flags.py vllm 0.33.0      (or: make flags VLLM=0.33.0)
-    python scripts/flags.py ray 2.60.0       (or: make flags RAY=2.60.0)
-    python scripts/flags.py --all            write every table again
+    python -m scripts.flags vllm 0.33.0      (or: make flags VLLM=0.33.0)
+    python -m scripts.flags ray 2.60.0       (or: make flags RAY=2.60.0)
+    python -m scripts.flags --all            write every table again
 
 Takes the wheel from the package index with pip, unpacks its Python files, runs the code in it that
 builds the parser (flags_vllm.py, flags_ray.py) and writes

@@ -150,7 +150,9 @@ def _known_at(keys: Keys | None, path: str) -> str:
 
 
 def _lora(flag: Flag, text: str) -> Any:
-    if text == "" or ("=" in text and "," not in text):
+    if text in ("", "None"):
+        return None
+    if "=" in text and "," not in text:
         return text
     value = _json(flag, text)
     if not isinstance(value, dict) or not {"name", "path"} <= value.keys():
