@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from vllm_cluster.lab import disks, network, power, ssh, storage
+from vllm_cluster.lab import disks, network, power, snapshots, ssh, storage
 from vllm_cluster.lab.errors import LabError
 from vllm_cluster.lab.layout import HostLayout, Layout
 from vllm_cluster.lab.packages import Source
@@ -103,6 +103,7 @@ class Host:
             storage.make_disk(self.layout, self.place, self.lower, list(self.sources))
             self._learn_keys()
         storage.mount_root(self.place, self.lower)
+        snapshots.mount(self.place)
 
     def _learn_keys(self) -> None:
         """known_hosts anew, out of the keys of all hosts."""

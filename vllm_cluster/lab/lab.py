@@ -204,7 +204,7 @@ class Lab:
 
     def outside_argv(self, argv: list[str]) -> list[str]:
         """The command that runs another from an address that is no host of the lab."""
-        return ["ip", "netns", "exec", self.layout.outside, *argv]
+        return [*network.enter(self.layout.outside), *argv]
 
     def outside(self, *argv: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
         """Run a command of this machine at an address that is no host; code not judged."""

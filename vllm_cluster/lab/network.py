@@ -7,6 +7,7 @@ firewall rule of the machine changes.
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 from vllm_cluster.lab import layout as names
@@ -15,6 +16,15 @@ from vllm_cluster.lab.layout import HostLayout, Layout
 from vllm_cluster.lab.proc import run
 
 _RATE = re.compile(r"[1-9][0-9]*(kbit|mbit|gbit)")
+
+
+def enter(namespace: str) -> list[str]:
+    """What to put before a command for it to run in a network namespace.
+
+    Not `ip netns exec`: that gives the command a copy of all mounts of the machine, and as long
+    as it runs, nothing that is unmounted is really gone.
+    """
+    return [shutil.which("nsenter") or "nsenter", f"--net=/run/netns/{namespace}"]
 
 
 def _ip(namespace: str, lines: list[str]) -> None:

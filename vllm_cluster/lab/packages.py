@@ -26,6 +26,7 @@ PROGRAMS = {
     "nsenter": "util-linux",
     "losetup": "mount",
     "btrfs": "btrfs-progs",
+    "mkfs.btrfs": "btrfs-progs",
     "mke2fs": "e2fsprogs",
     "curl": "curl",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from vllm_cluster.lab import network
 from vllm_cluster.lab.layout import HostLayout, Layout
 from vllm_cluster.lab.proc import run
 from vllm_cluster.lab.storage import host_key
@@ -31,8 +32,9 @@ def write_config(layout: Layout, hosts: list[HostLayout]) -> None:
     The connection starts in the switch's namespace. `nodelay` matters: without it every command
     over an SSH connection that is already open waits some 40 ms for a delayed acknowledgement.
     """
-    ip, socat = shutil.which("ip") or "ip", shutil.which("socat") or "socat"
-    via = f"{ip} netns exec {layout.switch} {socat} - TCP:%h:%p,nodelay,connect-timeout=10"
+    socat = shutil.which("socat") or "socat"
+    enter = " ".join(network.enter(layout.switch))
+    via = f"{enter} {socat} - TCP:%h:%p,nodelay,connect-timeout=10"
     text = "".join(f"Host {h.name}\n    HostName {h.address}\n" for h in hosts)
     text += (
         "Host *\n    User root\n"

@@ -7,7 +7,7 @@ import secrets
 import shutil
 from pathlib import Path
 
-from vllm_cluster.lab import disks
+from vllm_cluster.lab import disks, snapshots
 from vllm_cluster.lab import layout as names
 from vllm_cluster.lab.errors import LabError
 from vllm_cluster.lab.layout import HostLayout, Layout
@@ -66,6 +66,7 @@ def remove_disk(host: HostLayout) -> None:
     host_key(host).unlink(missing_ok=True)
     unmount(host.directory)
     disks.remove(host)
+    snapshots.remove(host)
     for path in (host.upper, host.work, host.root, *host.stores.values()):
         if path.exists():
             shutil.rmtree(path)

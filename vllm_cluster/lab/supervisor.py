@@ -26,8 +26,7 @@ def nspawn_command(host: HostLayout) -> list[str]:
     """The command that boots a host's file system as a server with systemd as PID 1."""
     return [
         # not --network-namespace-path: that mounts a /sys with the machine's network devices
-        "nsenter",
-        f"--net={host.netns}",
+        *network.enter(host.namespace),
         "systemd-nspawn",
         "--quiet",
         "--register=no",
