@@ -82,7 +82,10 @@ def running(drop_in: bool) -> Generator[StringCommand, None, None]:
     """
     files_read = [DAEMON_JSON, *([DROP_IN] if drop_in else [])]
     found = host.get_fact(UnitStates, units=[_NAME], files={_NAME: files_read})[_NAME]
-    if found.active == "active" and found.newer_files and found.file_state == "enabled":
+    settled = found.active == "active" and found.file_state == "enabled"
+    if settled and not found.newer_files and not found.need_reload:
+        host.noop(f"{_NAME}: running as configured")
+    elif settled and found.newer_files:
         host.log(f"{_NAME}: started before {', '.join(found.newer_files)} changed")
         yield StringCommand(_restart())
     else:

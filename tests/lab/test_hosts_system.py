@@ -1,0 +1,176 @@
+"""Names, cards, ways, kernel, shared memory and clocks of hosts that are not as they should be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.lab.bare import Bare, bare, ok
+from vllm_cluster.plan import make_plan
+from vllm_cluster.spec import load
+
+CLOUD = "/etc/cloud/cloud.cfg.d/zz-vllm-cluster.cfg"
+NAMES = "getent ahostsv4 node-a node-b | awk '$2 == \"STREAM\" {print $1}'"
+
+
+@pytest.fixture(scope="module")
+def module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bare]:
+    with bare("t-system", tmp_path_factory.mktemp("system")) as made:
+        yield made
+
+
+@pytest.fixture
+def hosts(module: Bare) -> Bare:
+    module.wipe()
+    module.edit()
+    return module
+
+
+def test_the_own_name_leaves_loopback_and_everything_else_stays(hosts: Bare) -> None:
+    mine = "10.9.9.9\tprinter # third floor\n"
+    hosts.a.ssh("cat >> /etc/hosts", stdin=mine)
+    before = ok(hosts.a, "cat /etc/hosts")
+    assert "127.0.1.1" in ok(hosts.a, NAMES)  # the bad state
+    hosts.apply("names")
+    for host in hosts.lab.hosts:
+        assert ok(host, NAMES).split() == ["10.77.0.11", "10.77.0.12"]
+    after = ok(hosts.a, "cat /etc/hosts")
+    kept = [line for line in before.splitlines() if "127.0.1.1" not in line]
+    assert after.splitlines()[: len(kept)] == kept
+    assert ok(hosts.a, "hostname; hostname -f").split() == ["node-a", "node-a"]
+    ok(hosts.a, "sed -i 's/^10.77.0.12.*/10.77.0.99 node-b/' /etc/hosts")  # drift
+    hosts.apply("names")
+    assert ok(hosts.a, "cat /etc/hosts") == after
+    assert hosts.changed("names") == []
+
+
+def test_a_host_keeps_its_own_name_unless_another_was_asked_for(hosts: Bare) -> None:
+    ok(
+        hosts.a,
+        "hostnamectl set-hostname gpu17; sed -i 's/127.0.1.1.*/127.0.1.1 gpu17/' /etc/hosts",
+    )
+    hosts.apply("names", "node-a")
+    assert ok(hosts.a, "hostname").strip() == "gpu17"
+    for name in ("gpu17", "node-a"):
+        assert ok(hosts.a, f"getent ahostsv4 {name}").split()[0] == "10.77.0.11"
+    assert hosts.changed("names", "node-a") == []
+    hosts.edit(names={"hostname": "set"})
+    hosts.apply("names", "node-a")
+    assert ok(hosts.a, "hostname; cat /etc/hostname").split() == ["node-a", "node-a"]
+    assert hosts.changed("names", "node-a") == []
+
+
+def test_cloud_init_is_kept_from_etc_hosts(hosts: Bare) -> None:
+    ok(hosts.a, "mkdir -p /etc/cloud/cloud.cfg.d && echo 'manage_etc_hosts: true' > "
+       "/etc/cloud/cloud.cfg.d/99_provider.cfg")  # fmt: skip
+    said = hosts.apply("names", "node-a")
+    assert "cloud-init writes /etc/hosts at every boot" in said
+    assert "manage_etc_hosts: false" in ok(hosts.a, f"cat {CLOUD}")
+    last = ok(hosts.a, "ls /etc/cloud/cloud.cfg.d | LC_ALL=C sort | tail -n1")
+    assert last.strip() == "zz-vllm-cluster.cfg"  # cloud-init lets the last file count
+    assert hosts.changed("names", "node-a") == []
+    # The user data of an instance outranks every file: nothing that a host can write helps.
+    ok(hosts.a, "mkdir -p /var/lib/cloud/instance && echo 'manage_etc_hosts: localhost' > "
+       "/var/lib/cloud/instance/cloud-config.txt")  # fmt: skip
+    before = ok(hosts.a, "cat /etc/hosts")
+    assert "take manage_etc_hosts out of the instance's user data" in hosts.refused(
+        "names", "node-a"
+    )
+    assert ok(hosts.a, "cat /etc/hosts") == before
+
+
+def test_a_hosts_file_that_contradicts_the_description_is_refused(hosts: Bare) -> None:
+    ok(hosts.a, "echo '10.77.0.99 node-b' >> /etc/hosts")
+    before = ok(hosts.a, "cat /etc/hosts")
+    said = hosts.refused("names", "node-a")
+    assert "says that node-b is 10.77.0.99" in said
+    assert ok(hosts.a, "cat /etc/hosts") == before
+
+
+def test_two_cards_in_the_fabrics_network_are_refused(hosts: Bare) -> None:
+    ok(hosts.a, "ip link add second type veth peer name other && ip link set second up && "
+       "ip address add 10.77.0.99/24 dev second")  # fmt: skip
+    assert "fabric0 and second are both in 10.77.0.0/24" in hosts.refused("network", "node-a")
+
+
+def test_a_larger_mtu_on_one_card_is_refused_before_anything_hangs(hosts: Bare) -> None:
+    hosts.apply("network")
+    ok(hosts.a, "ip link set fabric0 mtu 9000")
+    said = hosts.refused("network")
+    assert "packets of 9000 bytes, the MTU here, do not reach node-b" in said
+    assert "1500 bytes do" in said
+
+
+def test_rules_of_the_user_that_block_the_cluster_are_refused(hosts: Bare) -> None:
+    rules = (
+        "table inet mine {\n\tchain input {\n\t\ttype filter hook input priority 0; policy drop;\n"
+        "\t\tct state established,related accept\n\t\ttcp dport { 22, 6379-20999 } accept\n"
+        "\t\tmeta l4proto 1 accept\n\t}\n}\n"
+    )
+    hosts.b.ssh("nft -f -", stdin=rules)
+    hosts.apply("firewall")
+    said = hosts.refused("network")
+    assert "node-b (10.77.0.12) lets some ports in and not 60999" in said
+    assert "policy drop" in ok(hosts.b, "nft list table inet mine")
+
+
+def test_settings_of_others_are_met_not_overwritten(hosts: Bare) -> None:
+    mine = "net.ipv4.ip_local_reserved_ports = 8001\nnet.ipv4.tcp_rmem = 8192 262144 134217728\n"
+    hosts.a.ssh("cat > /etc/sysctl.d/50-mine.conf && sysctl -q -p /etc/sysctl.d/50-mine.conf",
+                stdin=mine)  # fmt: skip
+    hosts.apply("kernel")
+    values = "cat /proc/sys/net/ipv4/ip_local_reserved_ports /proc/sys/net/ipv4/tcp_rmem"
+    wanted = ["6379-6387,8000-8001,8265,10001,20000-20999", "8192", "262144", "134217728"]
+    assert ok(hosts.a, values).split() == wanted
+    assert ok(hosts.a, "cat /etc/sysctl.d/50-mine.conf") == mine
+    ok(hosts.a, "sysctl -q net.ipv4.ip_local_reserved_ports=")  # drift
+    assert len(hosts.changed("kernel", "node-a")) == 1
+    hosts.a.power_off()
+    hosts.a.power_on()
+    assert ok(hosts.a, values).split() == wanted
+    assert hosts.changed("kernel") == []
+
+
+def test_shared_memory_has_the_declared_size_inside_containers(hosts: Bare) -> None:
+    hosts.install("docker.io", only=hosts.a)
+    libraries = "libc.so.6 libtinfo.so.6"
+    paths = " ".join(f"lib/x86_64-linux-gnu/{name}" for name in libraries.split())
+    files = f"bin/bash bin/df lib64/ld-linux-x86-64.so.2 {paths}"
+    ok(hosts.a, f"tar -C / --dereference -c {files} | docker import - tiny:1")
+    for ipc in ("container", "host"):
+        ok(hosts.a, "mount -o remount,size=64m /dev/shm")  # the bad state
+        hosts.edit(memory={"ipc": ipc}, limits={"memlock": "unlimited", "nofile": 16000,
+                                                "stack": "32MiB"})  # fmt: skip
+        hosts.apply("kernel", "node-a")
+        options = make_plan(load(hosts.cluster.description).description).hosts["node-a"]
+        run = [
+            word for word in options.containers["ray-head"].options
+            if word.startswith(("--ipc", "--shm-size", "--ulimit"))
+        ]  # fmt: skip
+        inside = "/bin/df --output=size -B1 /dev/shm; ulimit -n; ulimit -s"
+        told = ok(hosts.a, f"docker run --rm {' '.join(run)} tiny:1 /bin/bash -c '{inside}'")
+        size, files_limit, stack_kib = told.split()[-3:]
+        assert (int(size), int(files_limit), int(stack_kib)) == (2**30, 16000, 32 * 1024), ipc
+    assert hosts.changed("kernel", "node-a") == []
+    hosts.a.power_off()
+    hosts.a.power_on()
+    assert ok(hosts.a, "df --output=size -B1 /dev/shm").split()[-1] == str(2**30)
+
+
+def test_more_shared_memory_than_memory_is_refused(hosts: Bare) -> None:
+    hosts.edit(memory={"shm": "100TiB", "object_store": "1GiB"})
+    assert "and this host has" in hosts.refused("kernel", "node-a")
+    assert hosts.a.exec("test", "-e", "/etc/sysctl.d/99-vllm-cluster.conf").returncode != 0
+
+
+def test_a_drifted_clock_is_refused_by_name(hosts: Bare) -> None:
+    hosts.install("libfaketime", only=hosts.b)
+    # Every process of the host sees the wrong time, whichever way it asks.
+    ok(hosts.b, "echo +90s > /etc/faketimerc && ls /usr/lib/*/faketime/libfaketime.so.1 "
+       "> /etc/ld.so.preload")  # fmt: skip
+    said = hosts.refused("kernel")
+    assert "[node-b] refused: the clock is +90." in said
+    assert "[node-a] refused" not in said
+    hosts.b.exec("rm", "/etc/ld.so.preload")
+    hosts.apply("kernel")
