@@ -12,7 +12,7 @@ from images import chroot
 
 ROOT = Path(__file__).parents[2]
 ROOTFS = ROOT / ".cache/image/current/rootfs"
-TIMEOUT_S = 540
+TIMEOUT_S = 1200  # a minute or two on an idle machine
 ENVIRONMENT = {
     "PATH": "/opt/vllm/bin:/usr/bin:/bin",
     "PYTHONPATH": "/mnt",  # the project, bound there

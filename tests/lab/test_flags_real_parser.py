@@ -8,6 +8,7 @@ import pytest
 from tests.lab.image import ask
 from vllm_cluster.plan.flags import Flag, FlagTable, Kind, table
 
+pytestmark = pytest.mark.timeout(1300)
 VLLM = table("vllm", "0.32.0")
 RAY = table("ray", "2.60.0")
 # Where this project says no on purpose and the parsers yes: see docs/flags.md.

@@ -38,6 +38,7 @@ def main() -> None:
     sys.argv = ["vllm", "serve"]
     from vllm import AsyncEngineArgs  # type: ignore  # noqa: PLC0415
     from vllm.entrypoints.cli import serve  # type: ignore  # noqa: PLC0415
+    from vllm.model_executor.models import registry  # type: ignore  # noqa: PLC0415
     from vllm.usage.usage_lib import UsageContext  # type: ignore  # noqa: PLC0415
     from vllm.utils.argparse_utils import FlexibleArgumentParser  # type: ignore  # noqa: PLC0415
 
@@ -49,6 +50,9 @@ def main() -> None:
     for name in ("run_headless", "run_multi_api_server", "run_server", "run_dp_supervisor"):
         setattr(serve, name, configure)
     serve.uvloop.run = lambda _done: None  # the coroutine is no longer one
+
+    # vLLM looks at a model's class in another process, so as not to wake CUDA: there is none.
+    registry._run_in_subprocess = lambda look: look()
 
     parser = FlexibleArgumentParser(description="vLLM CLI")
     commands = parser.add_subparsers(required=False, dest="subparser")
