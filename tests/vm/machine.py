@@ -75,7 +75,7 @@ class Machine:
         argv += ["-serial", f"file:{self.console}"]
         argv += ["-kernel", str(self.image.kernel), "-initrd", str(self.image.initrd)]
         kernel = ["root=/dev/vda", "rw", "console=ttyS0", "net.ifnames=0", "mitigations=off"]
-        kernel += ["rootdelay=300", "systemd.show_status=1", f"systemd.hostname={self.name}"]
+        kernel += ["systemd.show_status=1", f"systemd.hostname={self.name}"]
         argv += ["-append", " ".join(kernel)]
         # The first device of its kind, and so /dev/vda.
         argv += ["-drive", f"file={root},if=none,id=root,format=qcow2,cache=unsafe"]
