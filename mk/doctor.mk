@@ -9,6 +9,7 @@ support-bundle: $(VENV) ## Gather findings, state and logs in one archive (INV=i
 	$(BIN)/vllm-cluster support-bundle $(INV:.py=.yaml)
 
 test-doctor: $(VENV) image model ## Put every fault into a lab, alone and in pairs: an hour, root
-	FAULTS=all $(BIN)/pytest tests/lab/test_doctor_faults.py tests/lab/test_doctor_real.py
+	FAULTS=all $(BIN)/pytest tests/lab/test_doctor_many.py \
+	  tests/lab/test_doctor_faults.py tests/lab/test_doctor_real.py
 
 .PHONY: doctor status support-bundle test-doctor

@@ -88,7 +88,7 @@ FAULTS = (
     Fault("rejected", "a foreign rule refuses the node manager's port", "network.port-blocked",
           "node-b", on("node-b", _FOREIGN + "nft add rule inet foreign in tcp dport 6380 "
                        "ct state new reject with tcp reset"),
-          tidy=on("node-b", "nft delete table inet foreign")),
+          tidy=on("node-b", "nft delete table inet foreign"), real=True),
     Fault("hosts-entry", "a wrong line in /etc/hosts", "network.name", "node-a",
           on("node-a", "sed -i '1i 10.77.0.99 node-b' /etc/hosts")),
     Fault("own-loopback", "a host's own name leads to 127.0.1.1", "network.name", "node-b",

@@ -20,15 +20,18 @@ FAULTS = (
     Fault("daemon-json", "daemon.json is no JSON any more", "docker.config", "node-b",
           on("node-b", "sed -i '1s/{/{,/' /etc/docker/daemon.json && "
              "! systemctl restart docker"), consequence="ray.worker-down"),
-    Fault("docker-stopped", "somebody stopped Docker", "docker.down", "node-b",
-          on("node-b", "systemctl stop docker.socket docker"), consequence="ray.worker-down"),
+    # Stopped alone it would come back: the units want it.
+    Fault("docker-gone", "Docker was removed with another package", "docker.missing", "node-b",
+          on("node-b", "DEBIAN_FRONTEND=noninteractive apt-get -qq remove docker.io"),
+          consequence="ray.worker-down", heal_timeout_s=400),
     Fault("leftover", "a container of an earlier attempt holds on", "docker.leftover", "node-b",
           on("node-b", _IMAGE + "docker run --detach --rm --name node-4711 --entrypoint sleep "
              "$image 3600")),
     Fault("published", "a container publishes a port past the firewall",
           "security.published-port", "node-a",
-          on("node-a", _IMAGE + "docker run --detach --rm --publish 8081:80 --name web "
-             "--entrypoint sleep $image 3600")),
+          on("node-a", "docker commit ray-head web:1 && docker run --detach --rm --publish "
+             "8081:80 --name web --entrypoint sleep web:1 3600"),
+          tidy=on("node-a", "docker rm --force web 2>/dev/null; docker rmi --force web:1")),
     Fault("image-gone", "a worker's image was pruned", "docker.image-missing", "node-b",
           on("node-b", _IMAGE + "systemctl stop ray-worker && docker rmi --force $image && "
              "systemctl start --no-block ray-worker"), consequence="ray.worker-down",

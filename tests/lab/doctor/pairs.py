@@ -16,7 +16,7 @@ PAIRS: list[tuple[str, str]] = [
     ("secret-readable", "model-short"),
     ("leftover", "api-key-other"),
     ("host-key", "hosts-entry"),
-    ("docker-stopped", "model-gone"),
+    ("docker-masked", "model-gone"),
     ("token-gone", "mtu"),
     ("masked", "secret-readable"),
     ("vllm-stopped", "gcs-dropped"),

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.exec_line import arguments
 from vllm_cluster.doctor.finding import Finding, Plane, Step, on
-from vllm_cluster.facts.doctor.model import Unit
+from vllm_cluster.facts.doctor.model import HostFacts, Unit
 from vllm_cluster.facts.doctor.script import FIREWALL_UNIT, unit_names
-from vllm_cluster.plan import paths
+from vllm_cluster.plan import HostPlan, paths
 from vllm_cluster.plan.containers import CONFIG_LABEL
 
 
@@ -81,7 +81,7 @@ def commands(case: Case) -> Iterator[Finding]:
                     expected=f"{unit} with {differing[0] or 'nothing more'}",
                     found=differing[1] or "nothing there",
                     evidence=f"{paths.UNITS}/{unit}",
-                    fix=case.run_deploy(),
+                    fix=(*case.run_deploy(), *_restart(host, facts, unit)),
                 )  # fmt: skip
             elif drop_ins:
                 yield Finding(
@@ -92,6 +92,15 @@ def commands(case: Case) -> Iterator[Finding]:
                     fix=on(host.name, f"rm {' '.join(drop_ins)} && systemctl daemon-reload && "
                            f"systemctl restart --no-block {unit}"),
                 )  # fmt: skip
+
+
+def _restart(host: HostPlan, facts: HostFacts, unit: str) -> tuple[Step, ...]:
+    """A container that was started with the changed file carries the right label all the same, so
+    the deploy takes it for one of its own."""
+    file, since_s = facts.files.get(f"{paths.UNITS}/{unit}"), facts.unit(unit).started_s
+    if file is None or file.changed_s > since_s + 1:
+        return ()
+    return on(host.name, f"systemctl restart --no-block {unit}")
 
 
 def _difference(wanted: tuple[str, ...], found: list[str]) -> tuple[str, str] | None:
