@@ -14,7 +14,7 @@ from enum import Enum, auto
 from vllm_cluster.plan.memory.facts import ModelFacts, Tensor
 from vllm_cluster.plan.memory.split import split_of
 
-#: VocabParallelEmbedding and ParallelLMHead made without a look at the stage.
+#: Embedding, last norm and head made without a look at the stage.
 EVERY_STAGE_TYPES = frozenset(
     {"gemma", "gemma2", "gemma3_text", "gpt_oss", "mixtral", "qwen2_moe", "qwen3_moe", "gpt2"}
 )
@@ -48,9 +48,7 @@ def place_of(model: ModelFacts, tensor: Tensor) -> Place:
     with tied embeddings is not loaded.
     """
     split, _ = split_of(tensor)
-    if split == "skip":
-        return Place.NOWHERE
-    if _DRAFT.search(tensor.name):
+    if split == "skip" or _DRAFT.search(tensor.name):
         return Place.NOWHERE
     if is_vision(tensor):
         return Place.EVERYWHERE
@@ -58,7 +56,14 @@ def place_of(model: ModelFacts, tensor: Tensor) -> Place:
         return Place.LAYER if tensor.layer < model.layers else Place.NOWHERE
     if split in ("vocab", "head"):
         return _vocabulary_place(model, is_head=split == "head")
-    return Place.EMBEDDING_FIRST if tensor.name.startswith("embeddings.") else Place.LAST
+    return _end_place(model, tensor)
+
+
+def _end_place(model: ModelFacts, tensor: Tensor) -> Place:
+    """Norms before the head, and what encoders have beside their word embedding."""
+    if tensor.name.startswith("embeddings."):
+        return Place.EMBEDDING_FIRST
+    return Place.EVERYWHERE if model.model_type in EVERY_STAGE_TYPES else Place.LAST
 
 
 def is_vision(tensor: Tensor) -> bool:
