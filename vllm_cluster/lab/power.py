@@ -58,6 +58,10 @@ def failure(layout: Layout, host: HostLayout, step: str, why: str) -> LabError:
     return LabError(f"{host.name}: {step}: {why}\nlast lines of {log}:\n{tail}")
 
 
+_FAILED = ("list-units", "--failed", "--plain", "--no-legend")
+_SETTLED_S = 5.0
+
+
 def start(layout: Layout, host: HostLayout) -> None:
     """Switch the host on, without waiting for anything."""
     arguments = [str(layout.home), layout.name, layout.interface, host.name]
@@ -76,8 +80,26 @@ def nsenter(process: Process, argv: list[str], *, keep: dict[str, str] | None = 
     return ["nsenter", "--target", str(process.pid), *spaces, "--root", "--wd", *clean, *argv]
 
 
+def _say(process: Process, *words: str) -> str:
+    """What the host's systemctl says; nothing while its systemd does not answer."""
+    ask = nsenter(process, ["systemctl", *words])
+    try:
+        done = subprocess.run(ask, capture_output=True, text=True, timeout=10, check=False)
+    except subprocess.TimeoutExpired:
+        return ""
+    return done.stdout.strip()
+
+
+def _first_words(lines: str, *, column: int = 0) -> str:
+    words = (line.split() for line in lines.splitlines())
+    return ", ".join(sorted(found[column] for found in words if len(found) > column))
+
+
 def wait_booted(layout: Layout, host: HostLayout, *, timeout_s: float) -> str:
     """Wait until systemd has started everything; "running", or "degraded: unit, unit".
+
+    A service may take minutes or wait for another host: once SSH is there and the same jobs have
+    been left for a while, that is "starting: unit, unit".
 
     Raises LabError with the console's last lines when that does not happen in time.
     """
@@ -93,25 +115,19 @@ def wait_booted(layout: Layout, host: HostLayout, *, timeout_s: float) -> str:
     process = leader(host)
     if process is None:
         raise failure(layout, host, "boot", "it is off" if not is_on(host) else "no systemd")
-    ask = nsenter(process, ["systemctl", "is-system-running", "--wait"])
-    state = ""
+    state, jobs, since = "", "", time.monotonic()
     while time.monotonic() < end:
-        left = max(1.0, end - time.monotonic())
-        try:
-            done = subprocess.run(ask, capture_output=True, text=True, timeout=left, check=False)
-        except subprocess.TimeoutExpired:
-            break
-        state = done.stdout.strip()
+        state = _say(process, "is-system-running")
         if state == "running":
             return state
         if state == "degraded":
-            failed = ["systemctl", "list-units", "--failed", "--plain", "--no-legend"]
-            said = subprocess.run(
-                nsenter(process, failed), capture_output=True, text=True, check=False
-            )
-            units = ", ".join(line.split()[0] for line in said.stdout.splitlines() if line.strip())
-            return f"degraded: {units}"
-        time.sleep(0.1)
+            return f"degraded: {_first_words(_say(process, *_FAILED))}"
+        left = _first_words(_say(process, "list-jobs", "--no-legend"), column=1)
+        if left != jobs or _say(process, "is-active", "ssh.service") != "active":
+            jobs, since = left, time.monotonic()
+        elif jobs and time.monotonic() - since > _SETTLED_S:
+            return f"starting: {jobs}"
+        time.sleep(0.2)
     raise failure(layout, host, "boot", f"not up after {timeout_s:.0f} s (systemd says {state!r})")
 
 
