@@ -12,6 +12,8 @@ help: ## Show the targets
 
 $(VENV): pyproject.toml requirements.lock
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0])'
+	@# Debian leaves ensurepip out of python3, and a fresh machine has no python3-venv.
+	$(PYTHON) -c 'import ensurepip' 2>/dev/null || apt-get install -y -qq python3-venv
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev]'
 	@touch $@
@@ -35,7 +37,7 @@ lint: $(VENV) ## Check types and style
 test-unit: $(VENV) ## Run the unit tests: seconds, no root
 	$(BIN)/pytest tests/unit
 
-test-lab: $(VENV) image model ## Run the tests on lab hosts: root, minutes
+test-lab: $(VENV) reference ## Run the tests on lab hosts: root, minutes
 	$(BIN)/pytest tests/lab
 
 test: lint test-unit test-lab ## Run lint, unit and lab tests
