@@ -91,7 +91,8 @@ def _through_ufw(have: FirewallState, rules: Rules, way_back_s: int) -> Commands
         host.log(f"ufw is active: {len(lines)} of its rules change")
         for line in lines:
             host.log(f"ufw {line}")
-        yield from _tried("ufw", "".join(f"{line}\n" for line in lines), way_back_s)
+        # Without changes too: what nobody confirmed is tried once more, and confirmed.
+        yield from _tried("ufw", "".join(f"{line}\n" for line in lines) or "\n", way_back_s)
     yield from _own_table_gone(have, "ufw lets in what the plan lists, and no more of ours")
 
 
