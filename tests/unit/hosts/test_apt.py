@@ -86,7 +86,7 @@ def test_a_source_of_the_users_for_the_same_place_is_found() -> None:
     ours = toolkit(None, DEBIAN_12)
     place = "https://nvidia.github.io/libnvidia-container/stable/deb"
     theirs = [
-        ("/etc/apt/sources.list", "deb http://deb.debian.org/debian bookworm main"),
+        ("/etc/apt/sources.list", "deb http://mirror.example.org/debian bookworm main"),
         ("/etc/apt/sources.list.d/n.list", f"deb [signed-by=/k.gpg] {place}/$(ARCH) /"),
     ]
     assert named_elsewhere(ours, theirs, "amd64") == "/etc/apt/sources.list.d/n.list"
