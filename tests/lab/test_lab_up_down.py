@@ -182,6 +182,14 @@ def test_another_release_or_interface_than_the_lab_has_is_refused() -> None:
         assert f"lab {NAME} is bookworm with interface fabric0" in done.stderr
 
 
+def test_a_lab_can_have_the_next_release() -> None:
+    host = Lab.up(1, name=NAME, release="trixie").host("node-a")
+    assert "VERSION_CODENAME=trixie" in host.ssh("cat /etc/os-release").stdout.splitlines()
+    assert host.ssh("systemctl is-system-running").stdout == "running\n"
+    installed = host.ssh("apt-get -q update && apt-get -qy install bc && echo 6*7 | bc")
+    assert installed.stdout.splitlines()[-1] == "42", installed.stderr
+
+
 def test_the_interface_can_have_another_name() -> None:
     host = Lab.up(1, name=NAME, interface="enp1s0f0").host("node-a")
     assert "10.77.0.11/24" in host.ssh("ip -br address show dev enp1s0f0").stdout

@@ -81,7 +81,7 @@ def recipe(release: str, sources: list[Source]) -> str:
     return json.dumps(parts, indent=1, sort_keys=True)
 
 
-def _build(into: Path, release: str, sources: list[Source], log: Path) -> None:
+def _build(into: Path, release: str, sources: list[Source], log: Path, lock: int) -> None:
     lines = [f"deb {s.uri} {s.suite} {s.components}" for s in sources]
     argv = ["mmdebstrap", "--variant=minbase", "--mode=root", "--format=directory"]
     argv += ["--skip=output/dev", f"--include={','.join(PACKAGES)}"]
@@ -89,7 +89,13 @@ def _build(into: Path, release: str, sources: list[Source], log: Path) -> None:
     argv += ["--keyring=/usr/share/keyrings", release, str(into), "-"]
     with log.open("w") as out:
         done = subprocess.run(
-            argv, input="\n".join(lines), stdout=out, stderr=out, text=True, check=False
+            argv,
+            input="\n".join(lines),
+            stdout=out,
+            stderr=out,
+            text=True,
+            check=False,
+            pass_fds=[lock],  # it keeps the lock, also when this process is killed meanwhile
         )
     if done.returncode != 0:
         tail = "\n".join(log.read_text().splitlines()[-15:])
@@ -127,7 +133,7 @@ def ensure(cache: Path, release: str, say: Callable[[str], None]) -> Path:
         half = place / "half-made"
         shutil.rmtree(half, ignore_errors=True)
         (place / "recipe.json").write_text(text + "\n")
-        _build(half, release, sources, place / "build.log")
+        _build(half, release, sources, place / "build.log", lock.fileno())
         os.sync()  # a cut during the write-out must not leave a root that looks complete
         half.rename(root)
         say(f"root file system {release}: made in {time.monotonic() - began:.0f} s")
