@@ -45,6 +45,7 @@ def test_no_holder_is_refused_before_a_host_is_touched() -> None:
         ({"token": "line\r\nX: y" + "a" * 16}, "printable"),
         ({"chain": []}, "every host once"),
         ({"chain": [{"name": "n0", "address": "a.example", "port": 1}]}, "a.example"),
+        ({"chain": [{"name": "a b", "address": "10.0.0.1", "port": 1}]}, "not names of hosts"),
         ({"model": "../m"}, "model name"),
         ({"revision": "x/y"}, "revision"),
         ({"limits": {"what": 1}}, "what"),

@@ -7,7 +7,6 @@ another file system, the copy.
 from __future__ import annotations
 
 import json
-import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,8 +17,10 @@ from vllm_cluster.weights.agent.errors import WeightsError
 from vllm_cluster.weights.agent.layout import (
     Layout,
     Placed,
+    adoption_key,
     check_space,
     key_of,
+    remove_tree,
     sync_dir,
     written_bytes,
 )
@@ -131,7 +132,7 @@ def adopt(layout: Layout, wish: Adoption, progress: Callable[[int, int], None]) 
     target = publish(layout, tree)
     tree.close()
     if mode == "move" or wish.mode == "move":
-        shutil.rmtree(wish.source)
+        remove_tree(wish.source)
     point(layout, wish.model, wish.revision, key_of(manifest))
     prune(layout, key_of(manifest), wish.keep)
     return Placed(key_of(manifest), target, manifest)
@@ -148,15 +149,10 @@ def _clear_the_way(layout: Layout, key: str) -> None:
     if whole:
         return
     doomed = layout.staging / f"{key}.removed"
-    shutil.rmtree(doomed, ignore_errors=True)
+    remove_tree(doomed)
     target.rename(doomed)
     sync_dir(layout.store)
-    shutil.rmtree(doomed)
-
-
-def adoption_key(model: str, revision: str) -> str:
-    """The job's key before the identity is known. Raises ManifestError."""
-    return f"{slug_of(model)}@{check_revision(revision)}.adopt"
+    remove_tree(doomed)
 
 
 def _mode(layout: Layout, files: list[SourceFile], mode: str) -> str:

@@ -12,6 +12,7 @@ import os
 import resource
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -74,14 +75,18 @@ def _print(answer: Any, as_json: bool) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="weights-agent", description=__doc__.splitlines()[0])
+    # A width, or argparse imports shutil to ask the terminal, at every start.
+    shape = partial(argparse.HelpFormatter, width=100)
+    parser = argparse.ArgumentParser(
+        prog="weights-agent", description=__doc__.splitlines()[0], formatter_class=shape
+    )
     parser.add_argument("--root", type=Path, required=True, help="where the weights of a host lie")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--idle", action="store_true", help="only when nobody else wants the core")
     verbs = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def verb(name: str, run: Any, text: str) -> argparse.ArgumentParser:
-        added = verbs.add_parser(name, help=text)
+        added = verbs.add_parser(name, help=text, formatter_class=shape)
         added.set_defaults(run=run)
         return added
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from urllib.parse import quote
 
 from vllm_cluster.weights.agent import wire
 from vllm_cluster.weights.agent.tree import BLOCK_BYTES, Tree
@@ -70,7 +69,7 @@ class Caller:
 
     def tell(self, peer: wire.Peer, phase: str) -> dict[str, object]:
         """Say our own phase, hear the peer's. Raises OSError or WireError."""
-        what = f"peer?host={quote(self.name, safe='')}&phase={phase}"
+        what = f"peer?host={self.name}&phase={phase}"
         return _object(self.ask(peer, "POST", what, 2.0))
 
 

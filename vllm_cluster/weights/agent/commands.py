@@ -1,4 +1,7 @@
-"""What each command does: a layout and options in, an exit status and an answer out."""
+"""What each command does: a layout and options in, an exit status and an answer out.
+
+Modules that one command alone needs are imported by it: the others start in half the time.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from vllm_cluster.weights.agent import detach
-from vllm_cluster.weights.agent.adopt import adoption_key
 from vllm_cluster.weights.agent.check import Findings, glance, read_everything
 from vllm_cluster.weights.agent.errors import WeightsError
-from vllm_cluster.weights.agent.hub import download
 from vllm_cluster.weights.agent.job import parse_job
 from vllm_cluster.weights.agent.layout import (
     Layout,
     Placed,
+    adoption_key,
     job_lock,
     key_for,
     lock_holder,
     write_file,
 )
-from vllm_cluster.weights.agent.obtain import obtain, parse_wish
 from vllm_cluster.weights.agent.part import Part, threads
 from vllm_cluster.weights.agent.publish import pin, remove, unpin, users_of, write_stamps
 from vllm_cluster.weights.agent.state import all_states, read_state
@@ -40,24 +40,32 @@ def take_part(layout: Layout, options: Namespace) -> Answer:
     if options.detach:
         return _detached(layout, key, text, [options.how, "--job"])
     with job_lock(layout, key):
-        state = Part(layout, job).run(options.how)
-        _forget_text(layout, key, options.job)
+        try:
+            state = Part(layout, job).run(options.how)
+        finally:
+            _forget_text(layout, key, options.job)
     return 0, {**state, "lines": [f"{job.me}: {state['path']} is placed"]}
 
 
 def obtain_model(layout: Layout, options: Namespace) -> Answer:
+    from vllm_cluster.weights.agent.obtain import obtain, parse_wish  # noqa: PLC0415
+
     text = _read(options.wish)
     wish = parse_wish(text)
     key = adoption_key(wish.model, wish.revision)
     if options.detach:
         return _detached(layout, key, text, ["obtain", "--wish"])
     with job_lock(layout, key):
-        placed = obtain(layout, wish)
-        _forget_text(layout, key, options.wish)
+        try:
+            placed = obtain(layout, wish)
+        finally:
+            _forget_text(layout, key, options.wish)
     return 0, {**_described(layout, placed), "lines": [placed.manifest.identity]}
 
 
 def _detached(layout: Layout, key: str, text: str, arguments: list[str]) -> Answer:
+    from vllm_cluster.weights.agent import detach  # noqa: PLC0415
+
     layout.make()
     path = layout.jobs / f"{key}.job"
     if lock_holder(layout, key) is None:
@@ -68,13 +76,16 @@ def _detached(layout: Layout, key: str, text: str, arguments: list[str]) -> Answ
 
 
 def _forget_text(layout: Layout, key: str, given: str) -> None:
-    """Our own copy of a job carries the token: it goes when the job is done."""
+    """Our own copy of a job carries the token: it goes with the job's end. A killed job's stays,
+    the unit is started again with it."""
     if given == str(layout.jobs / f"{key}.job"):
         with suppress(FileNotFoundError):
             Path(given).unlink()
 
 
 def download_model(_layout: Layout, options: Namespace) -> Answer:
+    from vllm_cluster.weights.agent.hub import download  # noqa: PLC0415
+
     expected = download(
         options.repo,
         options.revision,
@@ -196,6 +207,8 @@ def show_jobs(layout: Layout, options: Namespace) -> Answer:
 
 
 def follow_job(layout: Layout, options: Namespace) -> Answer:
+    from vllm_cluster.weights.agent import detach  # noqa: PLC0415
+
     state: dict[str, Any] = {}
     for state in detach.follow(layout, options.key):
         print(json.dumps(state) if options.json else progress_line(state), flush=True)
@@ -221,6 +234,8 @@ def progress_line(state: dict[str, Any]) -> str:
 
 
 def stop_job(layout: Layout, options: Namespace) -> Answer:
+    from vllm_cluster.weights.agent import detach  # noqa: PLC0415
+
     stopped = detach.stop(layout, options.key)
     return 0, {"stopped": stopped, "lines": ["stopped" if stopped else "nothing ran"]}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -11,6 +12,8 @@ from vllm_cluster.weights.agent.fetch import Limits
 from vllm_cluster.weights.agent.route import Tuning
 from vllm_cluster.weights.agent.wire import Peer, plain_address
 from vllm_cluster.weights.manifest import ManifestError, check_revision, slug_of
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,255}")  # stands in a request as it is
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,9 @@ def parse_job(text: str) -> Job:
     except (ValueError, TypeError, KeyError, AttributeError, ManifestError) as exc:
         raise WeightsError(f"the job cannot be read: {exc}") from exc
     names = [peer.name for peer in job.chain]
+    strange = [name for name in names if not _NAME.fullmatch(name)]
+    if strange:
+        raise WeightsError(f"the job's chain has {strange}, which are not names of hosts")
     if job.me not in names or len(set(names)) != len(names):
         raise WeightsError(f"the job's chain {names} must name every host once, and {job.me!r} too")
     if len(job.token) < 16 or not job.token.isascii() or not job.token.isprintable():

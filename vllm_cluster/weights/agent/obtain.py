@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vllm_cluster.weights.agent.adopt import Adoption, adopt, adoption_key, read_expected
+from vllm_cluster.weights.agent.adopt import Adoption, adopt, read_expected
 from vllm_cluster.weights.agent.check import glance
 from vllm_cluster.weights.agent.errors import WeightsError, name_this_host
 from vllm_cluster.weights.agent.hub import EXPECTED_SUFFIX
-from vllm_cluster.weights.agent.layout import Layout, Placed, written_bytes
+from vllm_cluster.weights.agent.layout import Layout, Placed, adoption_key, written_bytes
 from vllm_cluster.weights.agent.state import Progress
 
 _LOOK_S = 0.5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +26,7 @@ from vllm_cluster.weights.agent.layout import (
     Placed,
     check_space,
     key_for,
+    remove_tree,
     write_file,
     written_bytes,
 )
@@ -276,7 +276,7 @@ def _clear_the_way(placed: Placed, found: Findings) -> None:
         if path.is_symlink():
             path.unlink()
         elif path.is_dir():
-            shutil.rmtree(path)
+            remove_tree(path)
 
 
 def threads() -> int:

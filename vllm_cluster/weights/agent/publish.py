@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ from vllm_cluster.weights.agent.layout import (
     Layout,
     key_of,
     lock_holder,
+    remove_tree,
     sync_dir,
     write_file,
     write_json,
@@ -68,7 +68,7 @@ def publish(layout: Layout, tree: Tree) -> Path:
     write_stamps(tree.directory, manifest)
     sync_dir(tree.directory)
     if target.exists():
-        shutil.rmtree(tree.directory)
+        remove_tree(tree.directory)
     else:
         tree.directory.rename(target)
         sync_dir(layout.store)
@@ -140,11 +140,10 @@ def remove(layout: Layout, key: str) -> None:
         with suppress(OSError):  # other revisions of the model are there
             ref.parent.rmdir()
     doomed = layout.staging / f"{key}.removed"
-    if doomed.exists():
-        shutil.rmtree(doomed)
+    remove_tree(doomed)
     target.rename(doomed)
     sync_dir(layout.store)
-    shutil.rmtree(doomed)
+    remove_tree(doomed)
 
 
 def _refs_to(layout: Layout, key: str) -> list[Path]:

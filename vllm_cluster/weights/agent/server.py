@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
-from urllib.parse import parse_qs, unquote, urlsplit
 
 from vllm_cluster.weights.agent import wire
 from vllm_cluster.weights.agent.errors import WeightsError
@@ -100,9 +99,9 @@ class Server:
             connection.sendall(wire.reply_json(wire.UNAUTHORIZED, {"error": "wrong token"}))
             return False
         method, _, target = head.start.partition(" ")
-        url = urlsplit(target.partition(" ")[0])
-        query = {name: values[-1] for name, values in parse_qs(url.query).items()}
-        parts = url.path.strip("/").split("/")
+        path, _, asked = target.partition(" ")[0].partition("?")
+        query = {name: value for name, _, value in (x.partition("=") for x in asked.split("&"))}
+        parts = path.strip("/").split("/")
         if head.length or parts[:2] != ["v1", self._share.identity]:
             connection.sendall(
                 wire.reply_json(wire.NOT_FOUND, {"error": "another model is shared here"})
@@ -129,7 +128,7 @@ class Server:
         connection.sendall(wire.reply_json(wire.OK, self._share.state()))
 
     def _peer(self, connection: socket.socket, query: dict[str, str]) -> None:
-        self._share.heard(unquote(query.get("host", "")), query.get("phase", ""))
+        self._share.heard(query.get("host", ""), query.get("phase", ""))
         self._state(connection)
 
     def _chunk(self, connection: socket.socket, index: int, query: dict[str, str]) -> None:

@@ -11,12 +11,12 @@ the wire. http.server and http.client would do, at five times the processor time
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import socket
 from dataclasses import dataclass
 
 MAX_HEAD_BYTES = 8192
+_IPV4_IN_IPV6 = b"\0" * 10 + b"\xff\xff"
 WRONG = 0  # not on the wire: a chunk came whose hash is another
 OK, UNAUTHORIZED, NOT_FOUND, DAMAGED, WAITING = 200, 401, 404, 409, 503
 _REASONS = {
@@ -103,6 +103,11 @@ def host_port(peer: Peer) -> str:
 
 def plain_address(address: str) -> str:
     """One spelling per address, IPv4 inside IPv6 undone. Raises ValueError for a name."""
-    value = ipaddress.ip_address(address.partition("%")[0])
-    mapped = getattr(value, "ipv4_mapped", None)
-    return str(mapped or value)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        packed = socket.inet_pton(family, address.partition("%")[0])
+    except OSError:
+        raise ValueError(f"{address!r} is not an address") from None
+    if packed.startswith(_IPV4_IN_IPV6) and len(packed) == 16:
+        family, packed = socket.AF_INET, packed[12:]
+    return socket.inet_ntop(family, packed)
