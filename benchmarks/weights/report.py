@@ -17,7 +17,8 @@ last host has all of it verified (rsync: until it ends; it verifies what it rece
 wrote, and does not sync). "ratio" is that time over size / link rate; "origin" the bytes on the
 first host's link over the model's (large packets count their headers once); "CPU" the processor
 seconds of all processes of all hosts per GB delivered, measured by a cgroup. The fan-out is the
-median of its runs, with all of them beside it.
+median of its runs, with all of them beside it. The processes run ahead of whatever else the machine
+does (nice -20 or real-time): the hosts of a cluster have their cores for themselves.
 
 | link | hosts | way | model | time | ratio | origin | CPU s/GB | commit |
 |---|---|---|---|---|---|---|---|---|"""
