@@ -52,6 +52,8 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
     "docker.image-missing": ("docker.missing", "docker.masked", "docker.config", "docker.down",
                              "host.not-deployed", *_DISK),
     "docker.image-unequal": ("docker.image-missing",),
+    "gpu.driver-missing": (),
+    "gpu.driver-mismatch": (),
     "gpu.*": ("gpu.driver-missing", "gpu.driver-mismatch"),
     "gpu.runtime": ("docker.missing", "docker.down", "gpu.driver-missing"),
     "security.firewall": ("host.not-deployed", "security.masked", "security.unit-missing"),
@@ -126,17 +128,9 @@ def _far(cause: Finding, effect: Finding) -> bool:
 
 @cache
 def depth(identity: str) -> int:
-    """How many causes may lie beneath a finding of that id."""
-    return _depth(identity, frozenset())
-
-
-def _depth(identity: str, above: frozenset[str]) -> int:
-    deeper = [
-        _depth(cause, above | {identity})
-        for cause in causes_of(identity)
-        if cause not in above and cause != identity and "*" not in cause
-    ]
-    return 1 + max(deeper, default=-1)
+    """How many causes may lie beneath a finding of that id. There is no circle among them."""
+    named = [c for c in causes_of(identity) if "*" not in c and c != identity]
+    return 1 + max((depth(cause) for cause in named), default=-1)
 
 
 def ordered(findings: Iterable[Finding]) -> list[tuple[Finding, Finding | None]]:

@@ -18,7 +18,7 @@ from vllm_cluster.spec import Cluster
 
 CONNECT_TIMEOUT_S = 6
 # The script's own limits add up to less; beyond this a host counts as not answering.
-ANSWER_TIMEOUT_S = 40
+ANSWER_TIMEOUT_S = 60
 _DEEP_TIMEOUT_S = 180
 _SSH_FAILED = 255
 

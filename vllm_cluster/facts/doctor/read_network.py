@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from itertools import pairwise
 
 from vllm_cluster.facts.doctor.gpu_model import RdmaPort
 from vllm_cluster.facts.doctor.model import Docker, Link, Listener, Owner, Peer
@@ -50,7 +49,7 @@ def owners(sections: Sections, docker: Docker) -> tuple[Owner, ...]:
     ours = {inside.namespace for inside in docker.inside.values() if inside.namespace}
     lines = sections.one("listeners").lines
     found = []
-    for before, line in pairwise(lines):
+    for line in lines:
         words = line.split(" ", 5)
         if words[0] != "owner" or len(words) < 6:
             continue
@@ -61,7 +60,7 @@ def owners(sections: Sections, docker: Docker) -> tuple[Owner, ...]:
                 int(port), int(pid), command.strip(), namespace in ours,
                 unit[1] if unit else "",
                 next((c.name for c in docker.containers.values() if c.id and c.id in group), ""),
-                before,
+                next((x for x in lines if f":{port} " in x and f"pid={pid}," in x), ""),
             )
         )  # fmt: skip
     return tuple(found)
@@ -69,7 +68,10 @@ def owners(sections: Sections, docker: Docker) -> tuple[Owner, ...]:
 
 def names(sections: Sections) -> dict[str, tuple[str, ...]]:
     """Name -> addresses that it resolves to on this host."""
-    return {name: tuple(rest.split()) for name, rest in sections.pairs("names")}
+    return {
+        name: tuple(dict.fromkeys(re.findall(r"\b\d+\.\d+\.\d+\.\d+\b", rest)))
+        for name, rest in sections.pairs("names")
+    }
 
 
 def peers(sections: Sections) -> dict[str, Peer]:

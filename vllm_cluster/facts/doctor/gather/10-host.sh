@@ -70,17 +70,24 @@ kernel_log() {
 
 # Last words of every unit that does not run as it should.
 unit_logs() {
-  local unit state restarts
-  for unit in "${ours[@]}"; do
-    state=$(systemctl show --property=ActiveState,SubState,NRestarts --value "$unit" | tr '\n' ' ')
-    restarts=${state##* 0 }
-    case $state in
-      *"active running"* | *"active exited"* | "active "*) [ "$log_lines" -gt 0 ] || [ -n "$restarts" ] || continue ;;
+  local line unit="" active="" restarts=0
+  while IFS= read -r line; do
+    case $line in
+      Id=*) unit=${line#*=} ;;
+      ActiveState=*) active=${line#*=} ;;
+      NRestarts=*) restarts=${line#*=} ;;
+      "") one_log ;;
     esac
+  done < <(systemctl show --property=Id,ActiveState,NRestarts "${ours[@]}"; echo)
+}
+
+one_log() {
+  if [ "$active" != active ] || [ "${restarts:-0}" -gt 0 ] || [ "$log_lines" -gt 0 ]; then
     begin journal "$unit"
     timeout 5 journalctl --boot --unit="$unit" --lines="$((log_lines > 40 ? log_lines : 40))" \
       --no-pager --output=short-unix 2>/dev/null
-  done
+  fi
+  restarts=0
 }
 
 # Where vLLM's own log of its last start has each rank.

@@ -32,12 +32,14 @@ cards() {
   if have ibstat; then begin ibstat; timeout 5 ibstat 2>&1; fi
 }
 
+# One program a name and no more: on a host that is short of CPU every fork is felt.
 names() {
   local peer name _
   begin names
   for peer in "$self" "${peers[@]}"; do
     read -r name _ <<<"$peer"
-    echo "$name $(getent ahostsv4 "$name" | cut -d' ' -f1 | sort -u | tr '\n' ' ')"
+    # shellcheck disable=SC2046
+    echo "$name" $(getent ahostsv4 "$name")
   done
   begin cloud-init
   grep -rhs '^[[:space:]]*manage_etc_hosts' /etc/cloud/cloud.cfg /etc/cloud/cloud.cfg.d
@@ -55,30 +57,35 @@ dial() {
   echo "dial $1 $3 $words"
 }
 
+# MTU of the card that holds our own address. At most 9000: a larger one says nothing of a path.
+own_mtu() {
+  local card line
+  line=$(ip -o -4 address show to "$address")
+  read -r _ card _ <<<"$line"
+  line=$(ip -o link show "${card:-lo}")
+  [[ $line =~ mtu\ ([0-9]+) ]] && mtu=${BASH_REMATCH[1]} || mtu=1500
+  [ "$mtu" -le 9216 ] || mtu=9000
+}
+
 # Full frames with "do not fragment"; small ones only where those fail.
 reach() {
-  local card mtu words
-  card=$(ip -o -4 route get "$2" 2>/dev/null | sed -n 's/.* dev \([^ ]*\).*/\1/p')
-  mtu=$(ip -o link show "${card:-lo}" 2>/dev/null | sed -n 's/.* mtu \([0-9]*\).*/\1/p')
-  mtu=${mtu:-1500}
-  # At most 9000: loopback's own 65536 says nothing of a path.
-  [ "$mtu" -le 9216 ] || mtu=9000
-  if words=$(ping -n -c 1 -W 1 -M do -s $((mtu - 28)) "$2" 2>&1); then
-    echo "ping $1 full $mtu $(sed -n 's/.*time=\([0-9.]*\).*/\1/p' <<<"$words" | head -n 1)"
-  elif words=$(ping -n -c 1 -W 1 "$2" 2>&1); then
-    echo "ping $1 small $mtu $(sed -n 's/.*time=\([0-9.]*\).*/\1/p' <<<"$words" | head -n 1)"
-  elif have ping; then
-    echo "ping $1 none $mtu $(tr '\n' ' ' <<<"$words")"
+  local words kind=none
+  if words=$(ping -n -c 1 -W 1 -M do -s $((mtu - 28)) "$2" 2>&1); then kind=full
+  elif words=$(ping -n -c 1 -W 1 "$2" 2>&1); then kind=small
+  elif ! have ping; then return
   fi
+  if [[ $words =~ time=([0-9.]+) ]]; then words=${BASH_REMATCH[1]}; fi
+  echo "ping $1 $kind $mtu ${words//$'\n'/ }"
 }
 
 all_peers() {
-  local peer name address ports port
+  local peer name address_ ports port mtu
   begin peers
+  own_mtu
   for peer in "${peers[@]}"; do
-    read -r name address ports <<<"$peer"
-    reach "$name" "$address" &
-    for port in $ports; do dial "$name" "$address" "$port" & done
+    read -r name address_ ports <<<"$peer"
+    reach "$name" "$address_" &
+    for port in $ports; do dial "$name" "$address_" "$port" & done
   done
   wait
 }
@@ -93,16 +100,22 @@ planned() {
 
 firewall() {
   begin listeners
-  local line port pid
+  local line index pids=() ports=() spaces=()
   while IFS= read -r line; do
     echo "$line"
     [[ $line =~ :([0-9]+)\ +[^\ ]+\ .*pid=([0-9]+) ]] || continue
-    port=${BASH_REMATCH[1]} pid=${BASH_REMATCH[2]}
-    # Whose it is: the PID namespace tells our containers, the control group a unit.
-    if planned "$port"; then
-      echo "owner $port $pid $(readlink "/proc/$pid/ns/pid") $(tail -n 1 "/proc/$pid/cgroup" 2>/dev/null) $(tr '\0' ' ' <"/proc/$pid/comm")"
-    fi
+    if planned "${BASH_REMATCH[1]}"; then ports+=("${BASH_REMATCH[1]}") pids+=("${BASH_REMATCH[2]}"); fi
   done < <(ss -Hltnp)
+  # Whose they are: the PID namespace tells our containers, the control group a unit.
+  if [ ${#pids[@]} -gt 0 ]; then
+    mapfile -t spaces < <(for index in "${pids[@]}"; do echo "/proc/$index/ns/pid"; done | xargs readlink)
+  fi
+  for index in "${!pids[@]}"; do
+    local group="" comm=""
+    while IFS= read -r group; do :; done <"/proc/${pids[index]}/cgroup"
+    IFS= read -r comm <"/proc/${pids[index]}/comm"
+    echo "owner ${ports[index]} ${pids[index]} ${spaces[index]:--} ${group:--} $comm"
+  done 2>/dev/null
   begin nft
   if have nft; then nft -a -n list ruleset 2>&1 | head -n 4000; else echo "no nft"; fi
 }

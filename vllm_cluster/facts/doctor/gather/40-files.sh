@@ -1,14 +1,13 @@
 our_files() {
-  local path
+  local path sum
   begin files
-  for path in "${files[@]}" "${secrets[@]}" "$secrets_directory"; do
-    if [ -e "$path" ]; then stat -c '%a %U %G %s %Z %F|%n' "$path"; else echo "absent|$path"; fi
-  done
+  stat -c '%a %U %G %s %Z %F|%n' "${files[@]}" "${secrets[@]}" "$secrets_directory" 2>/dev/null
   begin secrets
   for path in "${secrets[@]}"; do
     if [ -f "$path" ]; then
       # Equal or not is all that is to be known, so a digest with this run's own salt.
-      echo "$(printf '%s' "$salt$(<"$path")" | sha256sum | cut -c1-16) $path"
+      sum=$(printf '%s' "$salt$(<"$path")" | sha256sum)
+      echo "${sum:0:16} $path"
     fi
   done
   for path in "${shown_files[@]}"; do show_file "$path"; done
