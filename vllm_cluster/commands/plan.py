@@ -11,12 +11,10 @@ from pathlib import Path
 import click
 
 from vllm_cluster.commands.plan_text import plan_text
-from vllm_cluster.commands.plan_whatif import axes_of, what_if_json, what_if_text
 from vllm_cluster.control.judge import Judged, judge
 from vllm_cluster.plan import make_plan
 from vllm_cluster.plan.memory.facts import ModelFacts, UnsupportedModelError
 from vllm_cluster.plan.picture.rankmap import HostLabel, RankMap, rank_map
-from vllm_cluster.plan.picture.svg import render_svg
 from vllm_cluster.plan.picture.text import render_text, style_for
 from vllm_cluster.plan.settle import hosts
 from vllm_cluster.spec import Cluster, DescriptionError, load
@@ -54,6 +52,12 @@ def command(  # noqa: PLR0917  an option each
         cluster = load(file)
         facts = _facts(cluster, model, hub)
         if what_if:
+            from vllm_cluster.commands.plan_whatif import (  # noqa: PLC0415  for it alone
+                axes_of,
+                what_if_json,
+                what_if_text,
+            )
+
             axes = axes_of(max_model_len, requests, kv_dtype, host_counts, gpus)
             show = what_if_json if as_json else what_if_text
             click.echo(show(cluster, _needed(cluster, facts), axes))
@@ -141,4 +145,6 @@ def _picture(judged: Judged) -> RankMap | None:
 def _write_svg(path: Path, picture: RankMap | None) -> None:
     if picture is None:
         raise click.UsageError("there is no picture without the model's numbers: name --model DIR")
+    from vllm_cluster.plan.picture.svg import render_svg  # noqa: PLC0415  for it alone
+
     path.write_text(render_svg(picture), encoding="utf-8")

@@ -33,13 +33,26 @@ def check(source: Source) -> Cluster:
         description = Description.model_validate(source.data)
     except ValidationError as error:
         problems += _typed_problems(source, error)
-    parts = _parts(source.data)
+    parts = _parts(source.data) if description is None else _whole_parts(description)
     for rule in CHECKS:
         for path, found, accepted in rule(parts):
             problems.append(Problem(source.line(path), dotted(path), found, accepted))
     if problems or description is None:
         raise DescriptionError(source.file, problems)
     return Cluster(file=source.file.resolve(), description=description, lines=source.lines)
+
+
+_SECTIONS: tuple[str, ...] = (
+    "head", "workers", "network", "parallel", "memory", "ports",
+    "serve", "secrets", "image", "ssh", "storage", "driver",
+)  # fmt: skip
+
+
+def _whole_parts(description: Description) -> Parts:
+    """The parts of a description whose types are all right."""
+    hosts = description.hosts
+    sections = {name: getattr(description, name) for name in _SECTIONS}
+    return Parts(hosts=hosts, hosts_named=set(hosts), hosts_whole=True, **sections)
 
 
 def _parts(data: dict[str, Any]) -> Parts:
@@ -51,9 +64,7 @@ def _parts(data: dict[str, Any]) -> Parts:
         found = {name: _valid(Host, value) for name, value in hosts.items()}
         parts.hosts = {name: host for name, host in found.items() if host is not None}
         parts.hosts_whole = bool(hosts) and len(parts.hosts) == len(hosts)
-    for name in ("head", "workers", "network", "parallel", "memory", "ports"):
-        _take(parts, data, name)
-    for name in ("serve", "secrets", "image", "ssh", "storage", "driver"):
+    for name in _SECTIONS:
         _take(parts, data, name)
     return parts
 
