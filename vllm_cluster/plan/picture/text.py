@@ -171,7 +171,9 @@ class _Text:
         plain, painted, drawn, reached = "", "", 0, 0
         for kind, size in gpu.segments:
             reached += size
-            cells = min(room, round(room * reached / gpu.total_bytes)) - drawn
+            # What is there is seen: a part has a column of its own, however small.
+            upto = max(round(room * reached / gpu.total_bytes), drawn + (size > 0))
+            cells = min(room, upto) - drawn
             part = self.glyphs.fills[kind] * max(cells, 0)
             plain += part
             painted += self._paint(part, _COLORS[kind])
