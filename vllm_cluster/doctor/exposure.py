@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
 from vllm_cluster.doctor.finding import Finding, on
-from vllm_cluster.facts.doctor.script import FIREWALL_UNIT, UNUSED_PORT
-from vllm_cluster.plan import HostPlan, Plan, PortUse
+from vllm_cluster.facts.doctor.script import UNUSED_PORT
+from vllm_cluster.plan import HostPlan, Plan, PortUse, paths
 
 TIMEOUT_S = 1.2
 _HTTP = ("ray dashboard", "ray agent http", "ray metrics", "ray autoscaler metrics",
@@ -114,7 +114,7 @@ def findings(plan: Plan, answers: Answers) -> Iterator[Finding]:
             expected=f"no answer to {wide[0][1].source}, which is no host of the cluster",
             found=f"{names} answer" + (f"; without a token: {', '.join(bare)}" if bare else ""),
             evidence=f"connect {host.address}:{wide[0][0].first} from {wide[0][1].source}: open",
-            fix=on(host.name, f"systemctl restart {FIREWALL_UNIT}"),
+            fix=on(host.name, f"systemctl restart {paths.FIREWALL_UNIT}"),
         )  # fmt: skip
 
 

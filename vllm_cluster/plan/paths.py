@@ -9,6 +9,7 @@ UNITS = "/etc/systemd/system"
 
 ENVIRONMENT = f"{CONFIG}/cluster.env"
 FIREWALL = f"{CONFIG}/firewall.nft"
+FIREWALL_UNIT = "vllm-cluster-firewall.service"
 FIREWALL_STATE = f"{STATE}/firewall"
 SECRETS = f"{CONFIG}/secrets"
 RAY_TOKEN = f"{SECRETS}/ray-token"

@@ -13,7 +13,7 @@ from vllm_cluster.plan import Allow, paths
 from vllm_cluster.steps import here
 from vllm_cluster.steps.render import plain, render
 
-UNIT = "vllm-cluster-firewall.service"
+UNIT = paths.FIREWALL_UNIT
 
 
 @deploy("Firewall")

@@ -72,7 +72,8 @@ FAULTS = (
              "systemctl restart ray-worker"), consequence="collective.card"),
     Fault("token", "a worker has another Ray token", "ray.token", "node-b",
           on("node-b", f"echo 0123456789abcdef > {_SECRETS}/ray-token && "
-             "systemctl restart ray-worker"), consequence="ray.node-missing", real=True),
+             "systemctl restart ray-worker"), consequence="ray.node-missing", real=True,
+          heal_timeout_s=900),
     Fault("token-gone", "the Ray token is gone", "security.secret-missing", "node-b",
           on("node-b", f"rm {_SECRETS}/ray-token")),
     Fault("api-key-gone", "the API key's file is gone", "security.secret-missing", "node-a",
@@ -89,7 +90,8 @@ FAULTS = (
           on("node-b", "for i in $(seq 14); do systemctl restart ray-worker || break; done; "
              "systemctl is-failed ray-worker")),
     Fault("raylet-hung", "a raylet hangs behind an active unit", "ray.raylet", "node-b",
-          on("node-b", _STOP_PROCESS % "ray/raylet/raylet"), real=True),
+          on("node-b", _STOP_PROCESS % "ray/raylet/raylet"), real=True,
+          heal_timeout_s=900),
     Fault("model-gone", "the weights are missing on one host", "model.missing", "node-b",
           on("node-b", "rm -r /var/lib/vllm-cluster/models/tiny/*")),
     Fault("model-file", "one file of the weights is missing", "model.files", "node-b",
@@ -102,5 +104,6 @@ FAULTS = (
     Fault("vllm-stopped", "somebody stopped vLLM", "vllm.down", "node-a",
           on("node-a", "systemctl stop vllm")),
     Fault("engine-hung", "/health says 200, and no token comes", "vllm.hung", "node-a",
-          on("node-b", _STOP_PROCESS % "ray::RayWorkerP"), real=True),
+          on("node-b", _STOP_PROCESS % "ray::RayWorkerP"), real=True,
+          heal_timeout_s=900),
 )  # fmt: skip

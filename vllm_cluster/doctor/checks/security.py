@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.finding import Finding, on
 from vllm_cluster.doctor.rules import OUR_TABLE, rules
-from vllm_cluster.facts.doctor.script import FIREWALL_UNIT
 from vllm_cluster.plan import Allow, paths
 
 _OPEN_MODE = 0o077
@@ -21,7 +20,7 @@ def firewall(case: Case) -> Iterator[Finding]:
         ours = [rule for rule in rules(facts.nft) if rule.table == OUR_TABLE]
         base = [rule for rule in ours if rule.hook == "input" and rule.policy == "drop"]
         missing = [allow for allow in host.allow if not _allowed(allow, [r.text for r in ours])]
-        unit = facts.unit(FIREWALL_UNIT)
+        unit = facts.unit(paths.FIREWALL_UNIT)
         # The deploy puts its rules into ufw or firewalld where one of them is on.
         elsewhere = "ufw-user-input" in facts.nft or facts.unit("firewalld.service").running
         if (base and not missing) or elsewhere:
@@ -31,7 +30,7 @@ def firewall(case: Case) -> Iterator[Finding]:
         found = "the table is not loaded" if not ours else "it does not drop by default"
         if base and missing:
             found = f"no rule for “{missing[0].comment}”"
-        fix = on(host.name, f"systemctl restart {FIREWALL_UNIT}")
+        fix = on(host.name, f"systemctl restart {paths.FIREWALL_UNIT}")
         yield Finding(
             "security.firewall", "security", host.name,
             expected=f"nftables table {OUR_TABLE}, closed but for the cluster, SSH and the API",

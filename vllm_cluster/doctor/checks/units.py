@@ -9,14 +9,14 @@ from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.exec_line import arguments
 from vllm_cluster.doctor.finding import Finding, Plane, Step, on
 from vllm_cluster.facts.doctor.model import HostFacts, Unit
-from vllm_cluster.facts.doctor.script import FIREWALL_UNIT, unit_names
+from vllm_cluster.facts.doctor.script import unit_names
 from vllm_cluster.plan import HostPlan, paths
 from vllm_cluster.plan.containers import CONFIG_LABEL
 
 
 def plane_of(unit: str) -> Plane:
     """The plane in which a unit of ours works."""
-    if unit == FIREWALL_UNIT:
+    if unit == paths.FIREWALL_UNIT:
         return "security"
     return "vllm" if unit.startswith("vllm.") else "ray"
 

@@ -10,7 +10,6 @@ from importlib.resources import files as resources
 
 from vllm_cluster.plan import HostPlan, Plan, paths
 
-FIREWALL_UNIT = "vllm-cluster-firewall.service"
 # Where nobody listens: "refused" proves that the hosts' firewalls let the data plane's ephemeral
 # ports through, "dropped" that one does not.
 UNUSED_PORT = 47991
@@ -51,7 +50,7 @@ def peer_ports(plan: Plan, peer: HostPlan) -> list[int]:
 
 def unit_names(host: HostPlan) -> list[str]:
     """The units that the deploy makes on `host`."""
-    return [FIREWALL_UNIT, *(f"{unit}.service" for unit in host.units)]
+    return [paths.FIREWALL_UNIT, *(f"{unit}.service" for unit in host.units)]
 
 
 def _values(plan: Plan, host: HostPlan, salt: str, log_lines: int, *, deep: bool) -> list[str]:
