@@ -119,7 +119,9 @@ def test_settings_of_others_are_met_not_overwritten(hosts: Bare) -> None:
     mine = "net.ipv4.ip_local_reserved_ports = 8001\nnet.ipv4.tcp_rmem = 8192 262144 134217728\n"
     hosts.a.ssh("cat > /etc/sysctl.d/50-mine.conf && sysctl -q -p /etc/sysctl.d/50-mine.conf",
                 stdin=mine)  # fmt: skip
+    hosts.edit(clock={"service": "auto"})
     hosts.apply("kernel")
+    assert "systemd-timesyncd" in ok(hosts.a, "dpkg-query -W systemd-timesyncd")
     values = "cat /proc/sys/net/ipv4/ip_local_reserved_ports /proc/sys/net/ipv4/tcp_rmem"
     wanted = ["6379-6387,8000-8001,8265,10001,20000-20999", "8192", "262144", "134217728"]
     assert ok(hosts.a, values).split() == wanted
