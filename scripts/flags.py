@@ -97,19 +97,20 @@ def write(tool: str, version: str, *, keep: bool) -> None:
         unpack(tool, version, folder)
     table = read(tool, folder)
     check_parser(tool, version, table["parser"])
+    limits = read("limits", folder) if tool == "vllm" else None
+    # Nothing is written before all could be read: half a release would be believed.
     path = DATA / f"{tool}-{version}.json"
     path.write_text(text_of(tool, version, table), encoding="utf-8")
     sys.stdout.write(f"{path.relative_to(ROOT)}: {len(table['arguments'])} arguments\n")
-    if tool == "vllm":
-        write_limits(version, folder)
+    if limits is not None:
+        write_limits(version, limits)
         check_rules(version, folder)
     if not keep:
         shutil.rmtree(folder)
 
 
-def write_limits(version: str, folder: Path) -> None:
+def write_limits(version: str, found: dict[str, Any]) -> None:
     """Make the table of what a vLLM knows of models, quantisation and attention."""
-    found = read("limits", folder)
     path = LIMITS / f"vllm-{version}.json"
     lines = [f"  {json.dumps(key)}: {json.dumps(found[key], sort_keys=True)}" for key in found]
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")

@@ -42,6 +42,9 @@ def add_model(name: str, entry: Any, lacking: dict[str, list[str]]) -> bool:
     except Exception as error:  # one of hundreds; the table names it as not read
         sys.stderr.write(f"{name}: {error!r}\n")
         return False
+    if not isinstance(model, type):  # some modules set the class aside on other devices
+        sys.stderr.write(f"{name}: no class\n")
+        return False
     # The attributes that vLLM also looks for exist on every class here: its bases must tell.
     staged = interfaces.SupportsPP in model.__mro__ and interfaces._supports_pp_inspect(model)
     if not staged:

@@ -51,7 +51,7 @@ class Rule:
     says: parts of what vLLM itself says, each within one line of its source; one of them is in
         the file in every release that the rule is for. scripts/flags.py looks for them when a
         release is added.
-    since, until: the first and the last release that was seen to refuse it; None: the newest.
+    since, until: the first and the last of the releases read that refuse it; None: no such bound.
     """
 
     id: str
@@ -59,13 +59,14 @@ class Rule:
     file: str
     says: tuple[str, ...]
     needs: Check
-    since: str = "0.26.0"
+    since: str | None = None
     until: str | None = None
 
     def applies_to(self, version: str) -> bool:
         """Whether the rule is for this release of vLLM."""
         at = release(version)
-        return release(self.since) <= at and (self.until is None or at <= release(self.until))
+        begun = self.since is None or release(self.since) <= at
+        return begun and (self.until is None or at <= release(self.until))
 
     def refusal(self, request: "ServeRequest") -> Refusal | None:
         """Hold the rule against a request."""
@@ -100,7 +101,7 @@ class RuleBook:
         about: str,
         file: str,
         *says: str,
-        since: str = "0.26.0",
+        since: str | None = None,
         until: str | None = None,
     ) -> Callable[[Check], Check]:
         """Note the decorated function as the check of a rule."""
