@@ -45,16 +45,24 @@ names() {
   grep -rhs '^[[:space:]]*manage_etc_hosts' /etc/cloud/cloud.cfg /etc/cloud/cloud.cfg.d
 }
 
-# NAME ADDRESS PORT: "open", or the words of the failure; "dropped" when nothing comes back.
-dial() {
-  local words code=0
-  words=$(timeout 1.5 bash -c 'exec 3<>"/dev/tcp/$0/$1"' "$2" "$3" 2>&1) || code=$?
-  case $code in
-    0) words=open ;;
-    124) words=dropped ;;
-    *) words=${words##*: } ;;
-  esac
-  echo "dial $1 $3 $words"
+# All ports of all peers at once: "open", or the words of the failure. Those from which nothing
+# comes back are ended from outside, so that "dropped" is what stands there before.
+dial_all() {
+  dial() {
+    local words
+    if words=$( (exec 3<>"/dev/tcp/$2/$3") 2>&1); then words=open; fi
+    echo "dial $1 $3 ${words##*: }"
+  }
+  local peer name address_ ports port
+  for peer in "${peers[@]}"; do
+    read -r name address_ ports <<<"$peer"
+    for port in $ports; do echo "dial $name $port dropped"; done
+  done
+  for peer in "${peers[@]}"; do
+    read -r name address_ ports <<<"$peer"
+    for port in $ports; do dial "$name" "$address_" "$port" & done
+  done
+  wait
 }
 
 # MTU of the card that holds our own address. At most 9000: a larger one says nothing of a path.
@@ -79,13 +87,13 @@ reach() {
 }
 
 all_peers() {
-  local peer name address_ ports port mtu
+  local peer name address_ mtu
   begin peers
   own_mtu
+  within 3 dial_all &
   for peer in "${peers[@]}"; do
-    read -r name address_ ports <<<"$peer"
+    read -r name address_ _ <<<"$peer"
     reach "$name" "$address_" &
-    for port in $ports; do dial "$name" "$address_" "$port" & done
   done
   wait
 }
