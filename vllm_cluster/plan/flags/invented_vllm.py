@@ -70,7 +70,10 @@ SENTENCES: dict[str, str] = {
     "--max-seq-len-to-capture --max-context-len-to-capture --cuda-graph-sizes": _CUDA,
     "--rope-scaling --rope-theta": _ROPE,
     "--device": _NONE + "the device follows from the package that is installed.",
-    "--load-in-4bit --load-in-8bit": "Name the method: `--quantization bitsandbytes`.",
+    "--load-in-4bit --load-in-8bit": (
+        "Take a checkpoint that is quantised: the method is read from it, or named by "
+        "`--quantization`."
+    ),
     "--quantization-param-path": (
         "Scales of an fp8 KV cache come from the checkpoint; ask for it with `--kv-cache-dtype`."
     ),
