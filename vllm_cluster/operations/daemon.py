@@ -175,7 +175,7 @@ def _report(have: DockerState) -> None:
 
 
 def _validated(new: str) -> StringCommand:
-    check = f"dockerd --validate --config-file={_NEW} >/dev/null"
+    check = f"dockerd --validate --config-file={_NEW}"
     return StringCommand(
         f"mkdir -p /etc/docker && cat > {_NEW} && {{ out=$({check} 2>&1); code=$?; "
         f'rm -f {_NEW}; [ $code = 0 ] || {{ echo "$out" >&2; exit 1; }}; }}',
