@@ -2,25 +2,21 @@
 
 PAIRS: list[tuple[str, str]] = [
     ("hosts-entry", "secret-readable"),
-    ("second-address", "model-byte"),
     ("mtu", "leftover"),
-    ("gcs-dropped", "wrong-card-file"),
     ("disk-full", "not-reloaded"),
     ("read-only", "published"),
-    ("firewall-gone", "own-loopback"),
     ("policy-drop", "disabled"),
-    ("data-plane-dropped", "hosts-gone"),
-    ("gave-up", "hosts-entry"),
-    ("api-key-gone", "model-file"),
+    ("second-address", "firewall-gone"),
     ("firewall-rule", "second-card"),
-    ("secret-readable", "model-short"),
-    ("leftover", "api-key-other"),
     ("host-key", "hosts-entry"),
-    ("docker-masked", "model-gone"),
-    ("token-gone", "mtu"),
-    ("masked", "secret-readable"),
     ("vllm-stopped", "gcs-dropped"),
     ("power-cut", "hosts-entry"),
+    ("gave-up", "secret-readable"),
+    ("second-address", "model-byte"),
+    ("gcs-dropped", "wrong-card-file"),
+    ("api-key-gone", "model-file"),
+    ("docker-masked", "model-gone"),
+    ("masked", "secret-readable"),
 ]
 # Where real Ray and vLLM run.
 REAL_PAIRS: list[tuple[str, str]] = [("rejected", "token-gone")]

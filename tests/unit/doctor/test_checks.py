@@ -267,3 +267,15 @@ def test_a_unit_that_gave_up_is_started_with_its_counter_reset() -> None:
     case = changed(sound(), "node-b", units=units, docker=docker)
     assert first(case).id == "ray.worker-down"
     assert command(case).startswith("systemctl reset-failed ray-worker.service;")
+
+
+@pytest.mark.parametrize(("restarts", "identity"), [(1, "vllm.starting"), (3, "vllm.down")])
+def test_a_second_start_is_still_a_start_and_a_fourth_is_a_loop(
+    restarts: int, identity: str
+) -> None:
+    facts = sound().facts["node-a"]
+    unit = replace(
+        facts.units["vllm.service"], active="activating", sub="start-post", restarts=restarts
+    )
+    case = changed(sound(), "node-a", units={**facts.units, "vllm.service": unit})
+    assert first(case).id == identity

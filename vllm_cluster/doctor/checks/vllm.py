@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vllm_cluster.doctor.case import Case
-from vllm_cluster.doctor.checks.ray import start_command, state_words
+from vllm_cluster.doctor.checks.ray import LOOP_RESTARTS, start_command, state_words
 from vllm_cluster.doctor.finding import Finding, by_hand, on
 from vllm_cluster.doctor.first_cause import first_cause
 from vllm_cluster.facts.doctor.model import Api, HostFacts, Unit
@@ -25,7 +25,8 @@ def unit(case: Case) -> Iterator[Finding]:
     if found.running or found.load in {"masked", "not-found"} or found.file_state == "disabled":
         return
     name = case.plan.head
-    if found.active == "activating" and not found.restarts:
+    # Once or twice is a start that went wrong; a restart now would only begin the loading anew.
+    if found.active == "activating" and found.restarts < LOOP_RESTARTS:
         yield _starting(case, head, found)
         return
     yield Finding(
