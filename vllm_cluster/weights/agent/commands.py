@@ -21,7 +21,6 @@ from vllm_cluster.weights.agent.layout import (
     adoption_key,
     job_lock,
     key_for,
-    lock_holder,
     write_file,
 )
 from vllm_cluster.weights.agent.part import Part, threads
@@ -68,7 +67,7 @@ def _detached(layout: Layout, key: str, text: str, arguments: list[str]) -> Answ
 
     layout.make()
     path = layout.jobs / f"{key}.job"
-    if lock_holder(layout, key) is None:
+    if not detach.lives(layout, key):
         write_file(path, text.encode(), 0o600)
     state = detach.start(layout, key, ["--root", str(layout.root), *arguments, str(path)])
     word = "runs already" if state["attached"] else "started"

@@ -18,6 +18,7 @@ from vllm_cluster.weights.agent.layout import Layout, lock_holder
 from vllm_cluster.weights.agent.state import FINAL, read_state
 
 _START_S = 20.0
+_SYSTEMD = Path("/run/systemd/system")
 
 
 def unit_name(key: str) -> str:
@@ -31,13 +32,40 @@ def start(layout: Layout, key: str, arguments: list[str]) -> dict[str, Any]:
     unit that is killed comes back (Restart=on-abnormal) and goes on where it was; one that fails
     in words stays down. Without systemd a session of its own does, and nobody restarts it.
     """
-    holder = lock_holder(layout, key)
-    if holder is not None:
-        return {**(read_state(layout, key) or {"key": key, "pid": holder}), "attached": True}
+    attached = lives(layout, key)
+    if not attached:
+        _begin(layout, key, arguments)
+    deadline = monotonic() + _START_S
+    while monotonic() < deadline:
+        state = read_state(layout, key)
+        if state is not None and (state["running"] or state["phase"] in FINAL):
+            return {**state, "attached": attached}
+        sleep(0.05)
+    raise WeightsError(
+        f"{key} did not start within {_START_S:g} s; see journalctl -u {unit_name(key)}"
+    )
+
+
+def lives(layout: Layout, key: str) -> bool:
+    """Whether a process holds the job, or its unit is about to start one again after a kill."""
+    if lock_holder(layout, key) is not None:
+        return True
+    if not _SYSTEMD.is_dir():
+        return False
+    done = subprocess.run(
+        ["systemctl", "show", "--property=ActiveState", "--value", unit_name(key)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip() in {"active", "activating", "reloading"}
+
+
+def _begin(layout: Layout, key: str, arguments: list[str]) -> None:
     command = [sys.executable, str(Path(sys.argv[0]).resolve()), *arguments]
     with suppress(FileNotFoundError):  # what an earlier run said would pass for this one's words
         (layout.jobs / f"{key}.json").unlink()
-    if Path("/run/systemd/system").is_dir():
+    if _SYSTEMD.is_dir():
         _start_unit(key, command)
     else:
         log = (layout.jobs / f"{key}.log").open("ab")
@@ -45,15 +73,6 @@ def start(layout: Layout, key: str, arguments: list[str]) -> dict[str, Any]:
             subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
-    deadline = monotonic() + _START_S
-    while monotonic() < deadline:
-        state = read_state(layout, key)
-        if state is not None and (state["running"] or state["phase"] in FINAL):
-            return {**state, "attached": False}
-        sleep(0.05)
-    raise WeightsError(
-        f"{key} did not start within {_START_S:g} s; see journalctl -u {unit_name(key)}"
-    )
 
 
 def _start_unit(key: str, command: list[str]) -> None:
