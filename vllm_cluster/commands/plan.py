@@ -147,4 +147,7 @@ def _write_svg(path: Path, picture: RankMap | None) -> None:
         raise click.UsageError("there is no picture without the model's numbers: name --model DIR")
     from vllm_cluster.plan.picture.svg import render_svg  # noqa: PLC0415  for it alone
 
-    path.write_text(render_svg(picture), encoding="utf-8")
+    try:
+        path.write_text(render_svg(picture), encoding="utf-8")
+    except OSError as error:
+        raise click.UsageError(f"--svg {path}: {error.strerror}") from None

@@ -42,7 +42,7 @@ def context(file: Path) -> Context:
     ]
     if problems:
         raise DescriptionError(file, problems)
-    manifest = model.manifest_of(source, cluster.description.model.name)
+    manifest = _manifest(cluster, source)
     image_id = archive.image_id(path) if path else None
     return Context(
         cluster=cluster,
@@ -86,6 +86,16 @@ def _source_problems(cluster: Cluster, source: Path) -> Iterator[Problem]:
     elif not (source / "config.json").is_file():
         found = f"{source}, which has no config.json"
         yield cluster.problem("model", "source", found=found, accepted=accepted)
+
+
+def _manifest(cluster: Cluster, source: Path) -> Manifest:
+    try:
+        return model.manifest_of(source, cluster.description.model.name)
+    except (OSError, ValueError) as error:
+        found = f"{source}, which cannot be read whole: {error}"
+        accepted = "a directory whose files and links can all be read"
+        problem = cluster.problem("model", "source", found=found, accepted=accepted)
+        raise DescriptionError(cluster.file, [problem]) from None
 
 
 def _reason(path: Path, error: Exception) -> str:

@@ -119,7 +119,7 @@ def _command(line: str) -> str:
     try:
         # The operator's own words, so the operator's own shell.
         done = subprocess.run(  # noqa: S602
-            line, shell=True, capture_output=True, text=True,
+            line, shell=True, capture_output=True, text=True, errors="replace",
             timeout=_COMMAND_TIMEOUT_S, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:

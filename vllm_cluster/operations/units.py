@@ -100,6 +100,8 @@ def _why(unit: Unit, found: UnitState) -> str:
     """Why `unit` must be started or restarted; empty when it need not."""
     if found.active in {"inactive", "failed"}:
         return f"is {found.active}"
+    if _waits(unit, found):
+        return "waits, perhaps for what an older configuration names"
     if found.active == "activating" and unit.wait:
         return "is still starting"
     if unit.container and found.config and found.config != unit.config:
@@ -109,8 +111,14 @@ def _why(unit: Unit, found: UnitState) -> str:
     return ""
 
 
+def _waits(unit: Unit, found: UnitState) -> bool:
+    """Whether the unit is before its container: nothing tells for which head, or how many GPUs."""
+    return bool(unit.container) and found.active == "activating" and not found.config
+
+
 def _start(unit: Unit, found: UnitState) -> StringCommand:
     stale = found.active == "active" or (found.config and found.config != unit.config)
+    stale = stale or _waits(unit, found)
     verb = unit.verb if stale else "start"
     block = "" if unit.wait else " --no-block"
     command = f"systemctl {verb}{block} {unit.name}"

@@ -33,12 +33,14 @@ class Placed(FactBase[dict[str, str]]):
     def command(self, path: str) -> StringCommand:
         quoted = shlex.quote(path)
         parent = shlex.quote(posixpath.dirname(path))
+        staged = f"du -sB1 {shlex.quote(_staging(path))} 2>/dev/null | cut -f1"
         return StringCommand(
             f"[ ! -d {quoted} ] || (cd {quoted} && find . -path ./{META_DIR} -prune -o "
             "-not -type d -printf '%y%s %P\\n'; "
             f'echo "@ @manifest $(sha256sum {META_DIR}/manifest.json 2>/dev/null)"); '
             f'd={parent}; while [ ! -d "$d" ]; do d=$(dirname "$d"); done; '
-            'echo "@ @free $(df --output=avail -B1 "$d" | tail -n1)"'
+            'echo "@ @free $(df --output=avail -B1 "$d" | tail -n1)"; '
+            f'echo "@ @staged $({staged})"'
         )
 
     def process(self, output: list[str]) -> dict[str, str]:
@@ -58,7 +60,8 @@ def placed(
 ) -> Generator[StringCommand | FunctionCommand, None, None]:
     """Have the model of `manifest` at `path`, from the directory `source` on this machine."""
     found = host.get_fact(Placed, path=path)
-    free_bytes = int(found.pop("@free", "0"))
+    # What an interrupted run has brought takes no further room.
+    free_bytes = int(found.pop("@free", "0")) + int(found.pop("@staged", "") or 0)
     wrong = _difference(found, manifest)
     if not wrong:
         host.noop(f"{path} holds the model whole")
@@ -71,11 +74,15 @@ def placed(
             f"{free:.1f} GiB are; free some, or set weights.directory to a larger disk"
         )
         return
-    staging = f"{posixpath.dirname(path)}/.{posixpath.basename(path)}.staging"
+    staging = _staging(path)
     yield StringCommand(_prepare(path, staging))
     yield FunctionCommand(copy, (source, staging), {})
     yield StringCommand(_verify(staging), _stdin=_sums(manifest))
     yield StringCommand(_publish(path, staging), _stdin=manifest.encoded.decode() + "\n")
+
+
+def _staging(path: str) -> str:
+    return f"{posixpath.dirname(path)}/.{posixpath.basename(path)}.staging"
 
 
 def _difference(found: dict[str, str], manifest: Manifest) -> str:

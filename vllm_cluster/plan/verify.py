@@ -8,6 +8,7 @@ from typing import Any
 from vllm_cluster.plan.containers import serve_arguments, user_arguments
 from vllm_cluster.plan.flags import Tool, UnknownVersionError, table, versions
 from vllm_cluster.plan.make import make_plan
+from vllm_cluster.plan.memory.gpus import gpu_by_name
 from vllm_cluster.plan.refuse import ServeRequest, refusals
 from vllm_cluster.plan.settle import gpu_facts
 from vllm_cluster.plan.sizes import uses_ray
@@ -17,7 +18,7 @@ from vllm_cluster.spec.problems import Problem
 
 def version_problems(cluster: Cluster) -> list[Problem]:
     """Versions of vLLM or Ray whose arguments are not known here."""
-    return list(_versions(cluster))
+    return [*_versions(cluster), *_memory(cluster)]
 
 
 def argument_problems(cluster: Cluster) -> list[Problem]:
@@ -49,6 +50,21 @@ def _versions(cluster: Cluster) -> Iterator[Problem]:
             yield cluster.problem(
                 "image", tool, found=f"{version}, not known here", accepted=accepted
             )
+
+
+def _memory(cluster: Cluster) -> Iterator[Problem]:
+    """A declared memory that the named GPU does not have: one of the two is wrong."""
+    gpu = cluster.description.gpu
+    if gpu.memory is None or not gpu.model:
+        return
+    try:
+        known = gpu_by_name(gpu.model)
+    except KeyError:
+        return
+    if abs(gpu.memory - known.memory_bytes) > 0.1 * known.memory_bytes:
+        found = f"{gpu.memory / 2**30:.0f} GiB for {gpu.model}"
+        accepted = f"about {known.memory_bytes / 2**30:.0f}GiB, or another gpu.model"
+        yield cluster.problem("gpu", "memory", found=found, accepted=accepted)
 
 
 def _vllm(cluster: Cluster) -> Iterator[Problem]:

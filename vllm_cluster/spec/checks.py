@@ -119,10 +119,9 @@ def world_fits_gpus(parts: Parts) -> Iterator[Finding]:
         copies = f" x {replicas} replicas" if replicas > 1 else ""
         processes = tensor * pipeline * replicas
         found = f"{tensor} x {pipeline}{copies} = {processes} processes for {total} GPUs"
-        accepted = (
-            f"tensor x pipeline = {total // replicas}, such as "
-            f"{min(tensor, total)} x {max(1, total // replicas // tensor)}"
-        )
+        each = total // replicas
+        fit = next(size for size in range(min(tensor, each), 0, -1) if each % size == 0)
+        accepted = f"tensor x pipeline = {each}, such as {fit} x {each // fit}"
         yield ("parallel", "pipeline"), found, accepted
 
 
@@ -204,6 +203,13 @@ RESERVED = {
     "served-model-name": "model.name",
     "api-key": "secrets.api_key: an argument would show in ps",
     "shutdown-timeout": "serve.shutdown_timeout_s",
+    "data-parallel-size": "parallel.replicas",
+    "dp": "parallel.replicas",
+    "headless": "nothing here: the head answers the API",
+    "uds": "nothing here: readiness asks on serve.port",
+    "grpc": "nothing here: readiness asks over HTTP",
+    "ssl-keyfile": "nothing here: put a proxy that ends TLS in front",
+    "ssl-certfile": "nothing here: put a proxy that ends TLS in front",
 }
 RESERVED_ENV = {
     "VLLM_API_KEY": "secrets.api_key",
@@ -218,6 +224,24 @@ RESERVED_ENV = {
     "VLLM_RPC_BASE_PATH": "nothing here: both containers must share it",
     "HF_TOKEN": "nothing here: hosts serve offline from their own disk",
 }
+
+
+def sane_numbers(parts: Parts) -> Iterator[Finding]:
+    """Numbers that vLLM would take and nobody can mean; they are wrong without a model too."""
+    if parts.serve is None:
+        return
+    for key, value in parts.serve.args.items():
+        name = key.replace("_", "-")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        if name == "gpu-memory-utilization" and not 0 < value <= 1:
+            yield ("serve", "args", key), str(value), "a share above 0, at most 1, such as 0.9"
+        if name == "max-model-len" and value != -1 and not 1 <= value <= 10**9:
+            yield ("serve", "args", key), str(value), "a number of tokens, 1 or more"
+    for key in parts.serve.args:
+        twins = [k for k in parts.serve.args if k.replace("_", "-") == key.replace("_", "-")]
+        if key != twins[0]:
+            yield ("serve", "args", key), f"the argument {twins[0]} again", "one of them"
 
 
 def one_secret_source(parts: Parts) -> Iterator[Finding]:
@@ -249,6 +273,7 @@ CHECKS: tuple[Callable[[Parts], Iterator[Finding]], ...] = (
     ports_apart,
     object_store_fits_shm,
     reserved_arguments,
+    sane_numbers,
     one_secret_source,
     image_is_pinned,
     *STORAGE_CHECKS,

@@ -92,7 +92,7 @@ class NetworkSection(NetworkAdditions):
     """Who may reach what."""
 
     link_gbit_s: float | None = Field(
-        None, gt=0, description="the fabric's speed in Gbit/s each way, such as 25"
+        None, gt=0, le=10000, description="the fabric's speed in Gbit/s each way, such as 25"
     )
 
     fabric: Network = Field(description="the network of the hosts' addresses: 192.168.1.0/24")
@@ -215,11 +215,12 @@ class Serve(Section):
         default_factory=dict,
         description="arguments of `vllm serve` without the dashes, such as max-model-len: 8192",
     )
-    env: dict[Annotated[str, Field(pattern=r"^[A-Z_][A-Z0-9_]*$")], str | int] = Field(
-        default_factory=dict, description="environment variables, NAME: value"
-    )
+    env: dict[
+        Annotated[str, Field(pattern=r"^[A-Z_][A-Z0-9_]*$")],
+        Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$")] | int,
+    ] = Field(default_factory=dict, description="environment variables, NAME: value on one line")
     full_requests: float | None = Field(
-        None, gt=0, description="requests of full length that must fit at once, such as 16"
+        None, gt=0, le=1e9, description="requests of full length that must fit at once, such as 16"
     )
     start_timeout_s: Seconds = 3600
     shutdown_timeout_s: int = Field(

@@ -150,3 +150,31 @@ def test_a_combination_that_vllm_refuses_is_refused_with_its_file() -> None:
     )
     with pytest.raises(RefusedError, match=r"vllm/.*\.py"):
         judged(text)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ("gpu-memory-utilization: 0.9", "gpu-memory-utilization: .nan", "gpu-memory-utilization"),
+        ("gpu-memory-utilization: 0.9", "gpu-memory-utilization: 90", "gpu-memory-utilization"),
+        ("max-model-len: 8192", "max-model-len: -5", "max-model-len"),
+        ("max-model-len: 8192", "uds: /x", "uds"),
+        ("max-model-len: 8192", "max-model-len: 1\n    max_model_len: 2", "max_model_len"),
+    ],
+)
+def test_what_nobody_can_mean_is_refused_at_its_own_line(old: str, new: str, key: str) -> None:
+    text = replaced(old, new)
+    with pytest.raises(DescriptionError) as caught:
+        judged(text)
+    assert f"serve.args.{key}" in {problem.key for problem in caught.value.problems}
+
+
+def test_a_variable_cannot_smuggle_in_another() -> None:
+    text = replaced("  args:\n", '  env: {A: "x\\nRAY_AUTH_MODE=none"}\n  args:\n')
+    with pytest.raises(DescriptionError, match=r"serve\.env\.A"):
+        judged(text)
+
+
+def test_a_memory_that_the_named_gpu_does_not_have_is_refused() -> None:
+    with pytest.raises(DescriptionError, match=r"8 GiB for A100-SXM4-80GB"):
+        judged(replaced("memory: 80GiB", "memory: 8GiB"))
