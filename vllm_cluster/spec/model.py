@@ -20,7 +20,7 @@ from vllm_cluster.spec.hosts_model import (
     Rdma,
     Toolkit,
 )
-from vllm_cluster.spec.problems import Problem
+from vllm_cluster.spec.problems import DescriptionError, Problem
 from vllm_cluster.spec.storage_model import Storage
 from vllm_cluster.spec.types import (
     AbsolutePath,
@@ -309,7 +309,11 @@ class Cluster(BaseModel):
 
     def local(self, path: str) -> Path:
         """A path of this machine that the description names: `~` and relative to the file."""
-        return (self.file.parent / Path(path).expanduser()).resolve()
+        try:
+            return (self.file.parent / Path(path).expanduser()).resolve()
+        except RuntimeError:
+            found, accepted = f"{path!r}, whose user is unknown here", "a path on this machine"
+            raise DescriptionError(self.file, [Problem(0, "", found, accepted)]) from None
 
 
 def _up(path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,9 @@ def _syntax(text: str, error: yaml.MarkedYAMLError) -> Problem:
     return Problem(number, "", f"{found}: {line.strip()[:60]!r}", "YAML")
 
 
+_SURPRISING = re.compile(r"^[+-]?(0[0-9_]+|[0-9_]+(:[0-9]+)+)$")
+
+
 class _Reader:
     """Walks composed nodes, since `yaml.load` forgets lines and swallows repeated keys."""
 
@@ -138,6 +142,12 @@ class _Reader:
         return found
 
     def _scalar(self, node: yaml.ScalarNode, path: Path_) -> Any:
+        if node.tag.endswith(":int") and _SURPRISING.match(node.value):
+            # YAML 1.1 reads 022 as eighteen and 1:30 as ninety.
+            self._problem(
+                node, path, f"the number {node.value}", "a decimal number without a 0 first"
+            )
+            return None
         try:
             return self._scalars.construct_object(node)
         except (yaml.YAMLError, ValueError):

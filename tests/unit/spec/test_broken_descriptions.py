@@ -125,6 +125,8 @@ def test_a_missing_host_leaves_gpus_that_do_not_match() -> None:
 
 
 WHOLE = [
+    ("ssh:\n  port: 022\n", 2, "the number 022", "without a 0 first"),
+    ("ssh:\n  port: 1:30\n", 2, "the number 1:30", "a decimal number"),
     ("", 0, "an empty file", "inventories/prod.yaml"),
     ("# only a comment\n", 0, "an empty file", "inventories/prod.yaml"),
     ("- a\n- b\n", 0, "a list at the top", "a mapping"),
