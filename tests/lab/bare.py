@@ -19,6 +19,7 @@ from vllm_cluster.lab import Lab
 from vllm_cluster.lab.host import Host
 
 Edit = dict[str, object]
+_PATIENCE_S = 500  # a package takes seconds, but minutes on a machine that does much else
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def _with_standins(archive: Path, model: Path, hosts: int) -> Callable[[str], st
 
 def ok(host: Host, command: str) -> str:
     """The output of a root shell's command over SSH; fails when it fails."""
-    done = host.ssh(command)
+    done = host.ssh(command, timeout_s=_PATIENCE_S)
     assert done.returncode == 0, f"{host.name}: {command}: {done.stderr}"
     return done.stdout
 

@@ -144,6 +144,12 @@ def test_sick_cards_are_told_with_what_mends_them() -> None:
     assert not state.cards[0].persistence
 
 
+def test_a_driver_without_a_card_is_read_and_refused() -> None:
+    state = read(["loaded 570.133.20", "library 570.133.20", "card "])
+    assert state.cards == ()
+    assert "shows 0 GPUs, and 1 are declared" in next(refusals(state, Wanted(Driver(), count=1)))
+
+
 def test_the_pin_comes_first_and_names_carry_no_branch() -> None:
     pin, names = to_install(Driver(install=True, branch="590"), switches=False)
     assert (pin, names) == ("nvidia-driver-pinning-590", ["nvidia-open"])
