@@ -100,7 +100,7 @@ FAULTS = (
           on("node-b", _MODEL + "truncate --size=-1 $(ls *.safetensors | head -n 1)")),
     Fault("model-byte", "one byte of the weights is another", "model.corrupt", "node-b",
           on("node-b", _MODEL + "printf X | dd of=$(ls *.safetensors | head -n 1) bs=1 "
-             "seek=7000 conv=notrunc status=none")),
+             "seek=7001 conv=notrunc status=none")),
     Fault("vllm-stopped", "somebody stopped vLLM", "vllm.down", "node-a",
           on("node-a", "systemctl stop vllm")),
     Fault("engine-hung", "/health says 200, and no token comes", "vllm.hung", "node-a",

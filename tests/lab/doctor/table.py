@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from tests.lab.doctor.suite import RESULTS
@@ -48,5 +49,6 @@ def _pair(row: dict[str, Any], rows: dict[str, Any]) -> str:
 
 def _cell(text: str) -> str:
     # Folders of the run are no matter of the reader's.
-    words = [w if "/lab.py" not in w else "inventories/lab.py" for w in text.split(" ")]
-    return " ".join(words).replace("|", "\\|")
+    text = re.sub(r"\S*/lab\.py\b", "inventories/lab.py", text)
+    text = re.sub(r"/\S*/\.lab/[^/\s]+/", ".lab/lab/", text)
+    return text.replace("|", "\\|")
