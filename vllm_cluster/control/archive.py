@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import tarfile
+from functools import cache
 from pathlib import Path
 
 _SHA256_HEX = 64
 
 
+@cache
 def image_id(archive: Path) -> str:
     """`sha256:…` of the one image in a `docker save` archive.
 

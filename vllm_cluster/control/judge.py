@@ -16,7 +16,7 @@ from vllm_cluster.plan.verify import (
     combination_problems,
     version_problems,
 )
-from vllm_cluster.spec import Cluster, DescriptionError, RefusedError
+from vllm_cluster.spec import Cluster, DescriptionError, Problem, RefusedError
 from vllm_cluster.spec.model import Parallel
 
 
@@ -50,10 +50,7 @@ def judge(cluster: Cluster, facts: ModelFacts | None = None) -> Judged:
         raise DescriptionError(cluster.file, problems)
     refused = combination_problems(cluster, _config(cluster))
     if decision is not None:
-        refused += [
-            cluster.problem("parallel", found=each.reason, accepted=each.fix)
-            for each in decision.refusals
-        ]
+        refused += _weighed_problems(cluster, decision)
     if refused:
         raise RefusedError(cluster.file, refused)
     return Judged(cluster, decision, unweighed)
@@ -97,13 +94,15 @@ def _refuse_unsettled(cluster: Cluster, decision: Decision | None, unweighed: st
         raise RefusedError(
             cluster.file, [cluster.problem("parallel", found=found, accepted=accepted)]
         )
-    raise RefusedError(
-        cluster.file,
-        [
-            cluster.problem("parallel", found=each.reason, accepted=each.fix)
-            for each in decision.refusals
-        ],
-    )
+    raise RefusedError(cluster.file, _weighed_problems(cluster, decision))
+
+
+def _weighed_problems(cluster: Cluster, decision: Decision) -> list[Problem]:
+    """What the memory plan refuses, at the key that it is about."""
+    return [
+        cluster.problem("parallel", found=each.reason, accepted=each.fix)
+        for each in decision.refusals
+    ]
 
 
 def _refuse_tensor_across_hosts(cluster: Cluster, decision: Decision | None) -> None:
@@ -115,8 +114,8 @@ def _refuse_tensor_across_hosts(cluster: Cluster, decision: Decision | None) -> 
     found = f"{parallel.tensor}, more than the {most} GPUs of a host"
     accepted = f"at most {most}: TP stays in a host; or `tensor_across_hosts: deliberate`"
     problems = [cluster.problem("parallel", "tensor", found=found, accepted=accepted)]
-    for each in decision.refusals if decision else ():
-        problems.append(cluster.problem("parallel", found=each.reason, accepted=each.fix))
+    if decision is not None:
+        problems += _weighed_problems(cluster, decision)
     raise RefusedError(cluster.file, problems)
 
 

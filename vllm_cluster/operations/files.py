@@ -71,22 +71,6 @@ def place(wanted: Wanted) -> Generator[StringCommand, None, None]:
         yield from _commands(path, wanted[path])
 
 
-@operation()
-def remove(paths: list[str]) -> Generator[StringCommand, None, None]:
-    """Remove files of ours. Refuses where a path does not carry our mark."""
-    have = host.get_fact(FileStates, paths=paths)
-    present = {path: found for path, found in have.items() if found.kind != "absent"}
-    if not present:
-        host.noop("nothing to remove")
-        return
-    for path, found in present.items():
-        if found.kind != "file" or MARK.encode() not in (found.content or b""):
-            yield refuse(f"{path} was not written by vllm-cluster; remove it yourself")
-            return
-        host.log(f"{path}: removed")
-    yield StringCommand("rm", "-f", *[QuoteString(path) for path in present])
-
-
 def read(wanted: Wanted) -> dict[str, FileState]:
     """What is at the paths of `wanted`; the content of secrets stays on the host."""
     closed = [p for p, item in wanted.items() if isinstance(item, File) and item.secret]

@@ -77,16 +77,6 @@ def ended(units: list[Unit]) -> Generator[StringCommand, None, None]:
     yield StringCommand("systemctl stop", *[unit.name for unit in old])
 
 
-@operation()
-def reloaded(units: list[str]) -> Generator[StringCommand, None, None]:
-    """Let systemd read unit files that were written since it last did."""
-    have = host.get_fact(UnitStates, units=units)
-    if not any(state.need_reload or state.load == "not-found" for state in have.values()):
-        host.noop(f"systemd knows {', '.join(units)} as written")
-        return
-    yield StringCommand("systemctl daemon-reload")
-
-
 def _read(units: list[Unit]) -> dict[str, UnitState]:
     return host.get_fact(
         UnitStates,
