@@ -81,6 +81,8 @@ def _system_and_environment(
     """Fill ``root`` with both big layers; packages are downloaded while Debian is made."""
     system_layer = _Kept("system", recipe.system_key())
     environment_layer = _Kept("environment", recipe.environment_key())
+    if not system_layer.exists():
+        system.prepare(progress.say)
     with ThreadPoolExecutor() as pool:
         downloads = []
         if not environment_layer.exists():

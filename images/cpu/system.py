@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 from images.archive import FIXED_TIME_S
 from images.cpu.recipe import DEBIAN_PACKAGES, SUITE, RecipeError
+from vllm_cluster.lab import packages
+from vllm_cluster.lab.errors import LabError
 
 _APT = Path("/etc/apt")
 
@@ -58,13 +61,24 @@ def sources() -> list[Path]:
     return found
 
 
+def prepare(say: Callable[[str], None]) -> None:
+    """Install mmdebstrap on this machine where it is missing; before minutes of downloads.
+
+    Raises RecipeError where that is not possible.
+    """
+    if shutil.which("mmdebstrap") is not None:
+        return
+    try:
+        packages.install(["mmdebstrap"], say)
+    except LabError as error:
+        raise RecipeError(str(error)) from None
+
+
 def make(root: Path) -> None:
     """Make the root file system at ``root``, which must not exist.
 
-    Raises RecipeError if mmdebstrap is missing, CalledProcessError if it fails.
+    Raises CalledProcessError if mmdebstrap fails.
     """
-    if shutil.which("mmdebstrap") is None:
-        raise RecipeError("mmdebstrap is missing: apt-get install mmdebstrap")
     subprocess.run(
         [
             "mmdebstrap",
