@@ -15,6 +15,7 @@ import yaml
 
 from tests.lab import standin
 from tests.lab.harness import Cluster, describe
+from tests.lab.names import lab_name
 from vllm_cluster.lab import Lab
 from vllm_cluster.lab.host import Host
 
@@ -97,7 +98,7 @@ class Bare:
 def bare(name: str, folder: Path, *, hosts: int = 2, release: str = "bookworm") -> Iterator[Bare]:
     """A lab of this name for as long as the block runs."""
     archive = folder / "image.tar"
-    lab = Lab.up(hosts, name=name, release=release)
+    lab = Lab.up(hosts, name=lab_name(name), release=release)
     try:
         standin.write(lab, archive)
         model = standin.model(folder / "model")

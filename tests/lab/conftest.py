@@ -9,9 +9,10 @@ import pytest
 
 from tests.lab import standin
 from tests.lab.harness import ROOT, Cluster, describe
+from tests.lab.names import lab_name
 from vllm_cluster.lab import Lab
 
-STANDIN_LAB = "t-standin"
+STANDIN_LAB = lab_name("t-standin")
 
 
 def with_standin(folder: Path, lab: Lab, edit: Callable[[str], str] = str) -> Cluster:

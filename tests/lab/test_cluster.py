@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from tests.lab.harness import ROOT, Cluster, await_true, describe, remote_commands
+from tests.lab.names import lab_name
 from vllm_cluster.lab import Lab
 from vllm_cluster.plan import make_plan
 from vllm_cluster.spec import load
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(1800)]
-NAME = "t-cluster"
+NAME = lab_name("t-cluster")
 HOSTS = ("node-a", "node-b")
 COMMANDS_OF_AN_EMPTY_RUN = 40
 

@@ -13,12 +13,13 @@ import pytest
 
 from tests.lab.conftest import with_standin
 from tests.lab.harness import DEPLOY, ROOT, Cluster
+from tests.lab.names import lab_name
 from vllm_cluster.facts.fingerprint import parse, script
 from vllm_cluster.lab import Lab
 from vllm_cluster.plan.fingerprint import differences
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(3600)]
-NAME = "t-converge"
+NAME = lab_name("t-converge")
 WEIGHTS = "/var/lib/vllm-cluster/models"
 MAX_OPERATIONS = 100
 

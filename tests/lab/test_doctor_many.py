@@ -11,6 +11,7 @@ import pytest
 from tests.lab.conftest import with_standin
 from tests.lab.doctor import suite
 from tests.lab.harness import Cluster
+from tests.lab.names import lab_name
 from vllm_cluster.lab import Lab
 
 pytestmark = [
@@ -25,7 +26,7 @@ SECONDS = 6
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Sixteen bare hosts and a description of them."""
-    lab = Lab.up(HOSTS, name="t-doctor-16")
+    lab = Lab.up(HOSTS, name=lab_name("t-doctor-16"))
     try:
         yield with_standin(_folder(tmp_path_factory), lab, lambda text: _sixteen(lab, text))
     finally:

@@ -15,10 +15,11 @@ import pytest
 from images import chroot
 from images.archive import image_config, write_image, write_layer
 from images.cpu import plugin, recipe
+from tests.lab.names import lab_name
 from vllm_cluster.lab import Lab
 from vllm_cluster.lab.host import Host
 
-NAME = "t-image"
+NAME = lab_name("t-image")
 CURRENT = recipe.IMAGE_CACHE / "current"
 ENV = {"PATH": recipe.PATH, "LANG": "C.UTF-8"}
 

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.lab.names import lab_name
 from vllm_cluster.lab import Host, Lab, LabError, down, seed_docker
 
 pytestmark = pytest.mark.lab
-NAME = "t-lab-seed"
+NAME = lab_name("t-lab-seed")
 INSTALL = (
     "apt-get -q update && "
     "DEBIAN_FRONTEND=noninteractive apt-get -qy install --no-install-recommends docker.io"

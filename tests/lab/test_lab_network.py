@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.names import lab_name
 from vllm_cluster.lab import Host, Lab, WrongValueError, down
 from vllm_cluster.lab.apt_proxy import Store
 
 pytestmark = pytest.mark.lab
-NAME = "t-lab-net"
+NAME = lab_name("t-lab-net")
 
 
 @pytest.fixture(scope="module")

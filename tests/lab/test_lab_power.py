@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.names import lab_name
 from vllm_cluster.lab import Host, Lab, LabError, down, kernel_settings
 
 pytestmark = pytest.mark.lab
-NAME = "t-lab-power"
+NAME = lab_name("t-lab-power")
 BOOT_ID = "cat /proc/sys/kernel/random/boot_id"
 
 

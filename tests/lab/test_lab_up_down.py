@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.names import lab_name
 from vllm_cluster.lab import Lab, LabError, down
 
 pytestmark = pytest.mark.lab
-NAME = "t-lab"
+NAME = lab_name("t-lab")
 
 
 def command(*argv: str) -> str:

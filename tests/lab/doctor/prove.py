@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from tests.lab.doctor import faults_host, faults_services, suite
 from tests.lab.doctor.fault import Fault
 from tests.lab.harness import Cluster
+from tests.lab.names import lab_name
 from vllm_cluster.lab import Lab
 
 EVERY = os.environ.get("FAULTS") == "all"
@@ -17,7 +18,7 @@ FAULTS = {fault.name: fault for fault in (*faults_host.FAULTS, *faults_services.
 
 def deployed(name: str, make: Callable[[Lab], Cluster]) -> Iterator[Cluster]:
     """A sound cluster on a lab of that name, which KEEP=1 leaves for the next run."""
-    lab = Lab.up(2, name=name)
+    lab = Lab.up(2, name=lab_name(name))
     try:
         made = make(lab)
         if not suite.doctor(made).deployed:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.weights.fleet import wait_until
+from tests.lab.names import lab_name
 from vllm_cluster.lab import Lab, down
 from vllm_cluster.lab.host import Host
 from vllm_cluster.weights.build import agent_bytes
@@ -19,7 +20,7 @@ from vllm_cluster.weights.sources import HostDirectory, from_host, make_wish
 
 pytestmark = pytest.mark.lab
 
-NAME = "t-weights"
+NAME = lab_name("t-weights")
 AGENT, ROOT = "/opt/weights-agent.pyz", "/var/lib/models"
 CALL = f"python3 {AGENT} --root {ROOT} --json"
 MODEL, REVISION = "lab/model", "r1"
