@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from vllm_cluster.commands.plan_text import plan_text
-from vllm_cluster.control.judge import Judged, judge
+from vllm_cluster.control.judge import Judged, check_arguments, judge
 from vllm_cluster.plan import make_plan
 from vllm_cluster.plan.memory.facts import ModelFacts, UnsupportedModelError
 from vllm_cluster.plan.picture.rankmap import HostLabel, RankMap, rank_map
@@ -48,6 +48,14 @@ def command(  # noqa: PLR0917  an option each
     gpus: str,
 ) -> None:
     """Print the plan. Raises DescriptionError; exit codes are its own."""
+    axes = {
+        "--max-model-len": max_model_len,
+        "--requests": requests,
+        "--kv-dtype": kv_dtype,
+        "--hosts": host_counts,
+        "--gpus": gpus,
+    }
+    _refuse_senseless(model, hub, what_if, svg, [name for name, value in axes.items() if value])
     try:
         cluster = load(file)
         facts = _facts(cluster, model, hub)
@@ -58,9 +66,10 @@ def command(  # noqa: PLR0917  an option each
                 what_if_text,
             )
 
-            axes = axes_of(max_model_len, requests, kv_dtype, host_counts, gpus)
+            check_arguments(cluster)
+            tried = axes_of(max_model_len, requests, kv_dtype, host_counts, gpus)
             show = what_if_json if as_json else what_if_text
-            click.echo(show(cluster, _needed(cluster, facts), axes))
+            click.echo(show(cluster, _needed(cluster, facts), tried))
             return
         judged = judge(cluster, facts)
     except DescriptionError as error:
@@ -72,6 +81,18 @@ def command(  # noqa: PLR0917  an option each
     if svg is not None:
         _write_svg(svg, picture)
     click.echo(json.dumps(_json(judged), indent=2) if as_json else _text(judged, picture))
+
+
+def _refuse_senseless(
+    model: Path | None, hub: str | None, what_if: bool, svg: Path | None, axes: list[str]
+) -> None:
+    """Refuse options of which one would be ignored without a word."""
+    if model is not None and hub is not None:
+        raise click.UsageError("--model or --hub, not both: one model is weighed")
+    if what_if and svg is not None:
+        raise click.UsageError("--svg draws one plan, --what-if tabulates many: one of them")
+    if axes and not what_if:
+        raise click.UsageError(f"{', '.join(axes)} only with --what-if")
 
 
 def _text(judged: Judged, picture: RankMap | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -16,6 +17,10 @@ from vllm_cluster.spec import Cluster
 
 T = TypeVar("T")
 
+# GPUs as in a description (spec/model.py); more hosts than anybody plans for.
+MOST_GPUS = 64
+MOST_HOSTS = 1024
+
 HEAD = (
     "max len", "requests", "kv dtype", "hosts", "gpus", "fits", "layout", "kv tokens", "at once",
     "why not",
@@ -25,21 +30,24 @@ HEAD = (
 def axes_of(lengths: str, requests: str, kv_dtype: str, host_counts: str, gpus: str) -> Axes:
     """Axes from comma-separated lists. Raises click.UsageError."""
     return Axes(
-        max_model_len=_list("--max-model-len", lengths, int),
-        full_requests=_list("--requests", requests, float),
+        max_model_len=_list("--max-model-len", lengths, int, 10**9),
+        full_requests=_list("--requests", requests, float, 1e9),
         kv_cache_dtype=_list("--kv-dtype", kv_dtype, str),
-        hosts=_list("--hosts", host_counts, int),
-        gpus_per_host=_list("--gpus", gpus, int),
+        hosts=_list("--hosts", host_counts, int, MOST_HOSTS),
+        gpus_per_host=_list("--gpus", gpus, int, MOST_GPUS),
     )
 
 
-def _list(option: str, text: str, kind: Callable[[str], T]) -> tuple[T, ...]:
+def _list(
+    option: str, text: str, kind: Callable[[str], T], most: float = math.inf
+) -> tuple[T, ...]:
     try:
         values = tuple(kind(part.strip()) for part in text.split(",") if part.strip())
     except ValueError:
         raise click.UsageError(f"{option} takes values with commas, not {text!r}") from None
-    if any(isinstance(value, int | float) and value <= 0 for value in values):
-        raise click.UsageError(f"{option} takes numbers above 0, not {text!r}")
+    # A nan is not above 0 either.
+    if any(isinstance(value, int | float) and not 0 < value <= most for value in values):
+        raise click.UsageError(f"{option} takes numbers above 0, at most {most:g}, not {text!r}")
     return values
 
 

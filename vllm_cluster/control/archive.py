@@ -33,7 +33,8 @@ def image_id(archive: Path) -> str:
 def _config_digest(archive: Path, manifest: object) -> str:
     if not isinstance(manifest, list) or len(manifest) != 1:
         raise ValueError(f"{archive} must hold exactly one image")
-    name = str(manifest[0].get("Config", "")).removesuffix(".json").rsplit("/", 1)[-1]
+    entry = manifest[0] if isinstance(manifest[0], dict) else {}
+    name = str(entry.get("Config", "")).removesuffix(".json").rsplit("/", 1)[-1]
     if len(name) != _SHA256_HEX or set(name) - set("0123456789abcdef"):
         raise ValueError(f"{archive}: its manifest names no configuration by digest")
     return f"sha256:{name}"

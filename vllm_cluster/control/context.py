@@ -32,7 +32,11 @@ class Context:
 @cache
 def context(file: Path) -> Context:
     """Read everything, once a process. Raises DescriptionError with all problems."""
-    cluster = judge(load(file)).cluster
+    cluster, refusal = load(file), None
+    try:
+        cluster = judge(cluster).cluster
+    except DescriptionError as error:
+        refusal = error  # what lies on this machine is looked at all the same: all errors at once
     image, source = cluster.description.image, cluster.local(cluster.description.model.source)
     path = cluster.local(image.archive) if image.archive else None
     problems = [
@@ -40,8 +44,10 @@ def context(file: Path) -> Context:
         *_archive_problems(cluster, path),
         *_source_problems(cluster, source),
     ]
+    if refusal is not None and not problems:
+        raise refusal
     if problems:
-        raise DescriptionError(file, problems)
+        raise DescriptionError(file, [*(refusal.problems if refusal else ()), *problems])
     manifest = _manifest(cluster, source)
     image_id = archive.image_id(path) if path else None
     return Context(

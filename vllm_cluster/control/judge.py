@@ -36,18 +36,14 @@ def judge(cluster: Cluster, facts: ModelFacts | None = None) -> Judged:
     Raises DescriptionError for arguments and versions that do not exist, RefusedError for what
     does not fit and for combinations that vLLM refuses.
     """
-    problems = version_problems(cluster)
-    if problems:
-        raise DescriptionError(cluster.file, problems)
+    _check_versions(cluster)
     decision, unweighed = _weighed(cluster, facts)
     if decision is not None:
         cluster = cluster.with_description(settled(cluster.description, decision))
     if not isinstance(cluster.description.parallel, Parallel):
         _refuse_unsettled(cluster, decision, unweighed)
     _refuse_tensor_across_hosts(cluster, decision)
-    problems = argument_problems(cluster)
-    if problems:
-        raise DescriptionError(cluster.file, problems)
+    _check_arguments(cluster)
     refused = combination_problems(cluster, _config(cluster))
     if decision is not None:
         refused += _weighed_problems(cluster, decision)
@@ -56,11 +52,34 @@ def judge(cluster: Cluster, facts: ModelFacts | None = None) -> Judged:
     return Judged(cluster, decision, unweighed)
 
 
+def check_arguments(cluster: Cluster) -> None:
+    """Check versions and arguments alone. Raises DescriptionError for what does not exist.
+
+    Arguments follow from sizes too: they are checked where `parallel` names them.
+    """
+    _check_versions(cluster)
+    if isinstance(cluster.description.parallel, Parallel):
+        _check_arguments(cluster)
+
+
+def _check_versions(cluster: Cluster) -> None:
+    problems = version_problems(cluster)
+    if problems:
+        raise DescriptionError(cluster.file, problems)
+
+
+def _check_arguments(cluster: Cluster) -> None:
+    problems = argument_problems(cluster)
+    if problems:
+        raise DescriptionError(cluster.file, problems)
+
+
 def _weighed(cluster: Cluster, facts: ModelFacts | None) -> tuple[Decision | None, str]:
     """The decision, or why nothing could be weighed."""
     if cluster.description.gpu.kind == "cpu":
         return None, "gpu.kind is cpu: there is no GPU memory to weigh"
     folder = cluster.local(cluster.description.model.source)
+    asked = facts is not None  # a person wants to see it weighed: not being able to is an error
     if facts is None:
         if not folder.is_dir():
             return None, f"{folder} is no directory here"
@@ -71,6 +90,10 @@ def _weighed(cluster: Cluster, facts: ModelFacts | None) -> tuple[Decision | Non
     try:
         return weigh(cluster.description, facts), ""
     except KeyError as error:
+        if asked:
+            found, accepted = str(error.args[0]), "a card by its name; or say gpu.memory"
+            problem = cluster.problem("gpu", "model", found=found, accepted=accepted)
+            raise DescriptionError(cluster.file, [problem]) from None
         return None, f"{error.args[0]}; or say gpu.memory"
 
 

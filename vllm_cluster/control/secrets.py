@@ -48,7 +48,16 @@ def rotate(cluster: Cluster, names: tuple[str, ...]) -> list[Path]:
             problems.append(cluster.problem("secrets", name, found=found, accepted=accepted))
     if problems:
         raise DescriptionError(cluster.file, problems)
-    return [_write(generated_file(cluster, name), replace=True) for name in names]
+    written = []
+    for name in names:
+        try:
+            written.append(_write(generated_file(cluster, name), replace=True))
+        except _MissingError as missing:
+            problem = cluster.problem(
+                "secrets", name, found=missing.found, accepted=missing.accepted
+            )
+            raise DescriptionError(cluster.file, [problem]) from None
+    return written
 
 
 def generated_file(cluster: Cluster, name: str) -> Path:
@@ -137,6 +146,15 @@ def _write(path: Path, *, replace: bool) -> Path:
 
     Two runs that begin at once must come to one value: the first link wins.
     """
+    try:
+        return _written(path, replace=replace)
+    except OSError as error:
+        found = f"{error.filename or path}: {error.strerror}"
+        accepted = f"{path.parent.parent}, a directory of yours that can be written to"
+        raise _MissingError(found, accepted) from None
+
+
+def _written(path: Path, *, replace: bool) -> Path:
     if path.exists() and not replace:
         return path
     path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

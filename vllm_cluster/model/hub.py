@@ -17,6 +17,8 @@ from vllm_cluster.plan.memory.facts import ModelFacts, Runner
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
+ANSWER_TIMEOUT_S = 10
+
 
 def read_hub_model(
     repo: str,
@@ -31,6 +33,7 @@ def read_hub_model(
     The endpoint is HF_ENDPOINT's. Raises ModelReadError when the hub cannot be
     reached, does not know the model, or asks for a token; the message says which.
     """
+    import httpx  # noqa: PLC0415 - slow, see above
     from huggingface_hub import HfApi, hf_hub_download  # noqa: PLC0415 - slow, see above
     from huggingface_hub.errors import (  # noqa: PLC0415
         HfHubHTTPError,
@@ -42,6 +45,8 @@ def read_hub_model(
 
     hub = api or HfApi(token=token)
     try:
+        # Asked once, by itself: what follows tries for half a minute when nobody answers.
+        httpx.head(hub.endpoint, timeout=ANSWER_TIMEOUT_S)
         path = hf_hub_download(
             repo, "config.json", revision=revision, token=token, endpoint=hub.endpoint
         )
@@ -52,6 +57,8 @@ def read_hub_model(
         raise ModelReadError(f"{repo}: {error}") from error
     except HfHubHTTPError as error:
         raise ModelReadError(f"{repo} at {hub.endpoint}: {error}") from error
+    except httpx.HTTPError as error:
+        raise ModelReadError(f"{repo}: {hub.endpoint} cannot be reached: {error}") from error
     config = read_json(Path(path))
     facts = read_config(config, name=repo, runner=runner)
     found = [

@@ -33,6 +33,8 @@ Finding = tuple[Path_, str, str]
 # Linux's default net.ipv4.ip_local_port_range (Documentation/networking/ip-sysctl.rst). The
 # kernel hands these ports to any client socket, so a listener among them fails now and then.
 EPHEMERAL_FIRST, EPHEMERAL_LAST = 32768, 60999
+# Anything wider is no network of machines that stand side by side.
+WIDEST_FABRIC = 8
 
 
 @dataclass
@@ -70,10 +72,20 @@ def addresses_in_fabric(parts: Parts) -> Iterator[Finding]:
     """An address outside the fabric would pull the traffic over another card."""
     if parts.network is None:
         return
+    fabric = parts.network.fabric
+    if fabric.prefixlen < WIDEST_FABRIC:
+        accepted = f"a network of /{WIDEST_FABRIC} or smaller: every address in it is let in"
+        yield ("network", "fabric"), str(fabric), accepted
     for name, host in parts.hosts.items():
-        if host.address not in parts.network.fabric:
-            accepted = f"an address in network.fabric, {parts.network.fabric}"
+        # A /31 and a /32 have neither (RFC 3021).
+        ends = {fabric.network_address, fabric.broadcast_address} if fabric.prefixlen < 31 else {}
+        if host.address not in fabric:
+            accepted = f"an address in network.fabric, {fabric}"
             yield ("hosts", name, "address"), str(host.address), accepted
+        elif host.address in ends:
+            which = "broadcast" if host.address == fabric.broadcast_address else "network"
+            found = f"{host.address}, the {which} address of {fabric}"
+            yield ("hosts", name, "address"), found, "an address that a host can have"
 
 
 def head_and_workers(parts: Parts) -> Iterator[Finding]:

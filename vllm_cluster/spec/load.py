@@ -91,7 +91,10 @@ def _typed_problems(source: Source, error: ValidationError) -> list[Problem]:
         problem = _problem(source, path, detail)
         # A union reports each of its branches; the first says it, with the field's own words.
         problems.setdefault(path, problem)
-    return list(problems.values())
+    # Where `auto` or a mapping is accepted, the mapping's own errors say it; that it is not `auto`
+    # either helps nobody.
+    above = {path[:length] for path in problems for length in range(len(path))}
+    return [problem for path, problem in problems.items() if path not in above]
 
 
 def _data_path(data: Any, detail: ErrorDetails) -> Path_:

@@ -132,6 +132,10 @@ class _Reader:
                 self._problem(key_node, path, "a key that is not text", "a name as key")
                 continue
             here = (*path, key)
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                found_words = "a merge key, which would hide where a value comes from"
+                self._problem(key_node, here, found_words, "every key written out")
+                continue
             line = key_node.start_mark.line + 1
             if key in found:
                 first = self.lines[here]

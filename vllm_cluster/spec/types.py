@@ -46,6 +46,13 @@ def fabric_address(value: ipaddress.IPv4Address) -> ipaddress.IPv4Address:
     return value
 
 
+def written_as_text(value: Any) -> Any:
+    """Refuse a bare number: ipaddress would take 3232235786 for 192.168.1.10."""
+    if isinstance(value, int):
+        raise ValueError("a number; addresses are written with dots")
+    return value
+
+
 def absolute_path(value: str) -> str:
     """An absolute, normalised path below the root."""
     parts = value.split("/")
@@ -72,9 +79,16 @@ def _plain(value: str) -> str:
 
 Bytes = Annotated[int, BeforeValidator(parse_size)]
 Address = Annotated[
-    ipaddress.IPv4Address, AfterValidator(fabric_address), PlainSerializer(str, return_type=str)
+    ipaddress.IPv4Address,
+    BeforeValidator(written_as_text),
+    AfterValidator(fabric_address),
+    PlainSerializer(str, return_type=str),
 ]
-Network = Annotated[ipaddress.IPv4Network, PlainSerializer(str, return_type=str)]
+Network = Annotated[
+    ipaddress.IPv4Network,
+    BeforeValidator(written_as_text),
+    PlainSerializer(str, return_type=str),
+]
 AbsolutePath = Annotated[str, AfterValidator(absolute_path)]
 RelativePath = Annotated[str, AfterValidator(relative_path)]
 HostName = Annotated[str, AfterValidator(host_name)]

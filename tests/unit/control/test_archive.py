@@ -40,6 +40,13 @@ def test_a_configuration_without_digest_is_refused(tmp_path: Path) -> None:
         image_id(path)
 
 
+@pytest.mark.parametrize("manifest", [["a name"], [None], [[]], {}])
+def test_a_manifest_of_another_shape_is_refused(tmp_path: Path, manifest: object) -> None:
+    path = archive(tmp_path / "image.tar", manifest)
+    with pytest.raises(ValueError, match=r"image\.tar"):
+        image_id(path)
+
+
 def test_another_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "image.tar"
     path.write_text("not a tar")

@@ -151,3 +151,21 @@ def test_a_secret_from_elsewhere_is_not_rotated_here(tmp_path: Path) -> None:
     with pytest.raises(DescriptionError, match="change it there and deploy"):
         secrets.rotate(made, ("ray_token", "api_key"))
     assert not (tmp_path / ".secrets").exists()
+
+
+def test_a_file_where_secrets_are_kept_is_told(tmp_path: Path) -> None:
+    (tmp_path / ".secrets").write_text("somebody's notes")
+    with pytest.raises(DescriptionError, match=r"\.secrets.*a directory of yours") as told:
+        secrets.resolve(cluster(tmp_path))
+    assert [problem.key for problem in told.value.problems] == [
+        "secrets.ray_token",
+        "secrets.api_key",
+    ]
+    assert (tmp_path / ".secrets").read_text() == "somebody's notes"
+
+
+def test_a_rotation_that_cannot_write_is_told(tmp_path: Path) -> None:
+    described = cluster(tmp_path)
+    (tmp_path / ".secrets").write_text("somebody's notes")
+    with pytest.raises(DescriptionError, match=r"\.secrets"):
+        secrets.rotate(described, ("api_key",))

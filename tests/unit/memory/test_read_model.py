@@ -232,7 +232,7 @@ def test_a_hub_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, tmp_pa
     from huggingface_hub import HfApi  # noqa: PLC0415 - slow to import
 
     monkeypatch.setenv("HF_HOME", str(tmp_path))
-    with pytest.raises(ModelReadError, match="org/nothing"):
+    with pytest.raises(ModelReadError, match=r"org/nothing: http://127.0.0.1:9 cannot be reached"):
         read_hub_model("org/nothing", api=HfApi(endpoint="http://127.0.0.1:9", token=False))
 
 

@@ -37,6 +37,11 @@ BROKEN = [
     ("192.168.1.11", "127.0.0.1", "hosts.node-b.address", "'127.0.0.1'", "not loopback"),
     ("192.168.1.11", "0.0.0.0", "hosts.node-b.address", "'0.0.0.0'", "IPv4 address"),
     ("192.168.1.11", "169.254.1.1", "hosts.node-b.address", "169.254.1.1", "not link-local"),
+    ("192.168.1.11", "192.168.1.255", "hosts.node-b.address", "broadcast address", "can have"),
+    ("192.168.1.11", "192.168.1.0", "hosts.node-b.address", "the network address", "can have"),
+    ("192.168.1.11", "3232235787", "hosts.node-b.address", "written with dots", "IPv4 address"),
+    ("192.168.1.0/24", "0.0.0.0/0", "network.fabric", "0.0.0.0/0", "/8 or smaller"),
+    ("head: node-a", "head: node-a\n<<: {}", "<<", "a merge key", "written out"),
     ("192.168.1.11", "node-b", "hosts.node-b.address", "'node-b'", "IPv4 address"),
     ("192.168.1.11", "10.0.0.11", "hosts.node-b.address", "10.0.0.11", "192.168.1.0/24"),
     ("  node-b:", "  localhost:", "hosts.localhost", "loopback", "not localhost"),
@@ -115,6 +120,11 @@ def test_a_missing_key_is_named(key: str) -> None:
     named = [problem for problem in problems(text).problems if problem.key == key]
     assert named
     assert "missing" in named[0].found
+
+
+def test_a_typo_in_a_mapping_that_could_be_a_word_is_told_once() -> None:
+    error = problems(edited("  pipeline: 2", "  pipelines: 2"))
+    assert [p.key for p in error.problems if p.key.startswith("parallel")] == ["parallel.pipelines"]
 
 
 def test_a_missing_host_leaves_gpus_that_do_not_match() -> None:
