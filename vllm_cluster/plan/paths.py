@@ -7,6 +7,9 @@ STATE = "/var/lib/vllm-cluster"
 SCRIPTS = "/usr/local/lib/vllm-cluster"
 UNITS = "/etc/systemd/system"
 
+# One file for the host's python3: brings weights and images from host to host.
+AGENT = f"{SCRIPTS}/weights-agent.pyz"
+
 ENVIRONMENT = f"{CONFIG}/cluster.env"
 FIREWALL = f"{CONFIG}/firewall.nft"
 FIREWALL_UNIT = "vllm-cluster-firewall.service"

@@ -15,8 +15,8 @@ SCRIPTS = ("serve", "wait-for-head", "wait-for-gpus", "await-completion")
 def base_step() -> None:
     """What the other steps stand on."""
     packages.installed(
-        name="Install nftables, rsync, and what measures the network",
-        packages=["nftables", "rsync", "iputils-ping", "iperf3"],
+        name="Install nftables, rsync, python3, and what measures the network",
+        packages=["nftables", "rsync", "python3", "iputils-ping", "iperf3"],
     )
     wanted: dict[str, File | Directory] = {
         paths.CONFIG: Directory(),

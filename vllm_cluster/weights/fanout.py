@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import secrets
 from collections.abc import Mapping, Sequence
@@ -33,6 +35,14 @@ class Model:
 def new_token() -> str:
     """The secret of one fan-out; it travels over SSH and lives as long as the job."""
     return secrets.token_urlsafe(32)
+
+
+def token_of(secret: str, identity: str) -> str:
+    """The same secret of a fan-out in every run: a host that comes back joins those still at it.
+
+    `secret` is one that all hosts of the cluster share.
+    """
+    return hmac.new(secret.encode(), f"fan-out {identity}".encode(), hashlib.sha256).hexdigest()
 
 
 def connections_for(link_mbit: float | None) -> int:
