@@ -18,6 +18,7 @@ from tests.lab.harness import Cluster, describe
 from tests.lab.names import lab_name
 from vllm_cluster.lab import Lab
 from vllm_cluster.lab.host import Host
+from vllm_cluster.lab.network import enter
 
 Edit = dict[str, object]
 _PATIENCE_S = 500  # a package takes seconds, but minutes on a machine that does much else
@@ -162,7 +163,7 @@ def listening(hosts: Iterable[Host], ports: Iterable[int]) -> Iterator[None]:
     words = ",".join(map(str, ports))
     try:
         for host in hosts:
-            argv = ["ip", "netns", "exec", host.place.namespace, sys.executable, "-c", _LISTEN]
+            argv = [*enter(host.place.namespace), sys.executable, "-c", _LISTEN]
             process = subprocess.Popen(
                 [*argv, words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
             )
@@ -178,7 +179,7 @@ def listening(hosts: Iterable[Host], ports: Iterable[int]) -> Iterator[None]:
 
 def scan(namespace: str, address: str, ports: Iterable[int]) -> set[int]:
     """Those of `ports` at `address` to which a connection from `namespace` comes through."""
-    argv = ["ip", "netns", "exec", namespace, sys.executable, "-c", _SCAN, address]
+    argv = [*enter(namespace), sys.executable, "-c", _SCAN, address]
     words = ",".join(map(str, ports))
     done = subprocess.run([*argv, words], capture_output=True, text=True, check=True, timeout=60)
     return {int(word) for word in done.stdout.split()}

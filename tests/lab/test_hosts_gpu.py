@@ -131,6 +131,34 @@ def test_a_driver_upgraded_under_its_loaded_module_is_refused_until_the_reboot(h
     assert hosts.changed("gpu") == []
 
 
+def test_a_driver_that_shall_move_is_not_held(hosts: Bare, repository: Repository) -> None:
+    installed_by_hand(hosts.a, "580.95.05", "1.19.0-1")
+    describe(hosts, repository, hold=False)
+    hosts.apply("gpu")
+    assert {*ok(hosts.a, HOLDS).split()} == {name for name in SET if "container" in name}
+    assert "nvidia" not in ok(hosts.a, "apt-config dump Unattended-Upgrade::Package-Blacklist")
+    assert hosts.changed("gpu") == []
+
+
+def test_nvswitches_get_the_fabric_manager_of_the_loaded_driver(
+    hosts: Bare, repository: Repository
+) -> None:
+    ok(hosts.a, "touch /etc/standin/switches")
+    installed_by_hand(hosts.a, "580.95.05", "1.19.0-1")
+    said = hosts.refused("gpu")
+    assert "fabric manager none on a host with NVSwitch and driver 580.95.05" in said
+    ok(hosts.a, "dpkg -i /srv/vendor/nvidia-fabricmanager_580.105.08-1_all.deb")
+    said = hosts.refused("gpu")
+    assert "fabric manager 580.105.08 on a host with NVSwitch and driver 580.95.05" in said
+    describe(hosts, repository, install=True, version="580.95.05")
+    hosts.apply("gpu")
+    assert versions(hosts.a)["nvidia-fabricmanager"] == "580.95.05-1"
+    fabric = "systemctl is-active nvidia-fabricmanager; systemctl is-enabled nvidia-fabricmanager"
+    assert ok(hosts.a, fabric).split() == ["active", "enabled"]
+    assert "nvidia-fabricmanager" in ok(hosts.a, HOLDS)
+    assert hosts.changed("gpu") == []
+
+
 def test_another_branch_than_described_is_refused(hosts: Bare, repository: Repository) -> None:
     installed_by_hand(hosts.a, "580.95.05")
     describe(hosts, repository, branch="590")

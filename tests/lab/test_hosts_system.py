@@ -11,6 +11,7 @@ from vllm_cluster.plan import make_plan
 from vllm_cluster.spec import load
 
 CLOUD = "/etc/cloud/cloud.cfg.d/zz-vllm-cluster.cfg"
+_DIAL = ("bash", "-c", "exec 3<>/dev/tcp/$0")
 NAMES = "getent ahostsv4 node-a node-b | awk '$2 == \"STREAM\" {print $1}'"
 
 
@@ -113,6 +114,17 @@ def test_rules_of_the_user_that_block_the_cluster_are_refused(hosts: Bare) -> No
     said = hosts.refused("network")
     assert "node-b (10.77.0.12) lets some ports in and not 60999" in said
     assert "policy drop" in ok(hosts.b, "nft list table inet mine")
+    # A reset looks like a port where nobody listens.
+    hosts.b.ssh("nft -f -", stdin="flush table inet mine\n" + rules.replace(
+        "\t\tmeta l4proto 1 accept\n", "\t\tmeta l4proto 1 accept\n\t\treject with tcp reset\n"
+    ))  # fmt: skip
+    assert hosts.a.exec(*_DIAL, "10.77.0.12/60999").returncode == 1
+    said = hosts.refused("network")
+    assert "node-b (10.77.0.12) lets some ports in and not 60999" in said
+    assert "reject with tcp reset" in ok(hosts.b, "nft list table inet mine")
+    ok(hosts.b, "nft insert rule inet mine input ip saddr 10.77.0.0/24 accept")
+    hosts.apply("network")
+    assert hosts.changed("network") == []
 
 
 def test_settings_of_others_are_met_not_overwritten(hosts: Bare) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.vm.root_image import ADDRESSES, Image, mac
+from vllm_cluster.lab.network import enter
 
 CONTROL = "10.78.0.1"
 BOOT_TIMEOUT_S = 900  # about 60 s on an idle machine, many times that beside other work
@@ -69,7 +70,7 @@ class Machine:
         if not root.exists():
             made = ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b"]
             subprocess.run([*made, str(self.image.disk), str(root)], check=True)
-        argv = ["ip", "netns", "exec", self.namespace, "qemu-system-x86_64"]
+        argv = [*enter(self.namespace), "qemu-system-x86_64"]
         argv += ["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "1", "-m", "768"]
         argv += ["-nodefaults", "-display", "none", "-no-reboot"]
         argv += ["-serial", f"file:{self.console}"]
@@ -166,6 +167,6 @@ def _ssh_files(image: Image, folder: Path, namespace: str) -> None:
         f"Host *\n  User root\n  IdentityFile {image.key}\n  IdentitiesOnly yes\n"
         f"  UserKnownHostsFile {folder}/known_hosts\n  StrictHostKeyChecking yes\n"
         "  BatchMode yes\n  ConnectTimeout 10\n  ServerAliveInterval 10\n"
-        f"  ProxyCommand ip netns exec {namespace} socat - TCP:%h:%p,nodelay\n"
+        f"  ProxyCommand {' '.join(enter(namespace))} socat - TCP:%h:%p,nodelay\n"
     )
     (folder / "ssh_config").write_text("".join(blocks) + common)

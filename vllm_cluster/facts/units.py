@@ -78,11 +78,12 @@ class UnitStates(FactBase[dict[str, UnitState]]):
 
 
 def _newer(unit: str, name: str) -> str:
-    # Microseconds on both sides: a file and the start that read it often share a second.
+    # Microseconds on both sides: a file and the start that read it often share a second. A file
+    # that is missing is not newer; a unit that never started has no moment of it.
     show = f"systemctl show --timestamp=us+utc -P ActiveEnterTimestamp {unit}"
-    started = f'date -d "$({show})" +%s%6N 2>/dev/null || echo 0'
-    changed = f"stat -c %.6Z {name} 2>/dev/null | tr -d ."
-    return f'[ "$({changed} || echo 0)" -le "$({started})" ] || echo "Newer {unit} {name}"'
+    started = f's=$({show}); s=$(date -d "${{s:-@0}}" +%s%6N 2>/dev/null)'
+    changed = f"c=$(stat -c %.6Z {name} 2>/dev/null | tr -d .)"
+    return f'{started}; {changed}; [ "${{c:-0}}" -le "${{s:-0}}" ] || echo "Newer {unit} {name}"'
 
 
 def _state(unit: str, values: dict[str, str], config: str, newer: list[str]) -> UnitState:

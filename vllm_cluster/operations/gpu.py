@@ -46,16 +46,23 @@ class LostGpus(FactBase[list[str]]):
 def driver(wanted: Wanted, repository: apt.RepositoryFor, cluster: str) -> Commands:
     """Have the driver that the description wants loaded, healthy, and safe from upgrades."""
     state = host.get_fact(GpuFact)
-    if wanted.driver.install and gpu.differs(state, wanted.driver):
-        host.log(gpu.differs(state, wanted.driver))
+    differs = gpu.differs(state, wanted.driver)
+    if wanted.driver.install and (differs or gpu.lacks_fabric_manager(state)):
         trusted = yield from apt.repository(repository, cluster)
         if not trusted:
             return
-        yield from _installed(state, wanted)
-        state = host.get_fact(GpuFact)
+        if differs:
+            host.log(differs)
+            yield from _installed(wanted)
+            state = host.get_fact(GpuFact)
+        # Only a loaded driver shows whether there are NVSwitches.
+        if gpu.lacks_fabric_manager(state):
+            name = f"nvidia-fabricmanager={state.loaded}-1"
+            yield from packages.install([name], options=f"{_HELD} --allow-downgrades")
+            state = host.get_fact(GpuFact)
     # Before anything is refused: a host that must reboot first must not upgrade meanwhile.
     if wanted.driver.hold:
-        yield from _held(state)
+        yield from _held(state, driver=True)
     words = list(gpu.refusals(state, wanted))
     if words:
         yield refuse("; ".join(words))
@@ -65,16 +72,16 @@ def driver(wanted: Wanted, repository: apt.RepositoryFor, cluster: str) -> Comma
     yield from _settings(state)
 
 
-def _installed(state: GpuState, wanted: Wanted) -> Commands:
-    pin, names = gpu.to_install(wanted.driver, switches=state.switches)
+def _installed(wanted: Wanted) -> Commands:
+    pin, name = gpu.to_install(wanted.driver)
     yield from packages.install([pin])
-    yield from packages.install(names, options=f"{_HELD} --allow-downgrades")
+    yield from packages.install([name], options=f"{_HELD} --allow-downgrades")
     # Where nothing held the GPUs, the driver serves at once; else the check asks for a reboot.
     yield StringCommand("modprobe nvidia 2>/dev/null || true")
 
 
-def _held(state: GpuState) -> Commands:
-    names = gpu.to_hold(state)
+def _held(state: GpuState, *, driver: bool) -> Commands:
+    names = gpu.to_hold(state, driver=driver)
     if names:
         host.log(f"holds {', '.join(names)} against upgrades")
         yield StringCommand("apt-mark hold", *[QuoteString(name) for name in names], ">/dev/null")
@@ -127,8 +134,8 @@ def toolkit(version: str, install: bool, repository: apt.RepositoryFor, cluster:
         names = [f"{name}={version}" for name in gpu.TOOLKIT_PACKAGES]
         yield from packages.install(names, options=f"{_HELD} --allow-downgrades")
         state = host.get_fact(GpuFact)
-    yield from _held(state)
-    if not wrong and not gpu.to_hold(state):
+    yield from _held(state, driver=False)
+    if not wrong and not gpu.to_hold(state, driver=False):
         host.noop(f"container toolkit {version}")
 
 

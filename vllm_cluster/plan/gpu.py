@@ -109,15 +109,15 @@ TOOLKIT_PACKAGES = (
 UNATTENDED = ("^nvidia-", "^libnvidia-", "^cuda-drivers", "^libcuda1", "^linux-.*-nvidia-")
 
 
-def to_install(driver: Driver, *, switches: bool) -> tuple[str, list[str]]:
-    """The pinning package, and what to install after it.
+def to_install(driver: Driver) -> tuple[str, str]:
+    """The pinning package, and the driver's, to be installed after it.
 
     Since branch 590 the names carry no branch, so the newest would come without the pin
     (NVIDIA Driver Installation Guide, "Version locking").
     """
     pin = f"nvidia-driver-pinning-{driver.version or driver.branch}"
     meta = "nvidia-open" if driver.kernel_module == "open" else "cuda-drivers"
-    return pin, [meta, *(["nvidia-fabricmanager"] if switches else [])]
+    return pin, meta
 
 
 def differs(state: GpuState, driver: Driver) -> str:
@@ -130,6 +130,13 @@ def differs(state: GpuState, driver: Driver) -> str:
     if driver.branch and not have.startswith(f"{driver.branch}."):
         return f"driver {have} is installed, not one of branch {driver.branch}"
     return ""
+
+
+def lacks_fabric_manager(state: GpuState) -> bool:
+    """Whether the NVSwitches of this host are without the manager of the driver, which runs."""
+    if not state.switches or not state.loaded or state.library not in {"", state.loaded}:
+        return False  # nothing to manage, or a reboot comes first
+    return state.fabric_manager != state.loaded
 
 
 def refusals(state: GpuState, wanted: Wanted) -> Iterator[str]:
@@ -171,7 +178,7 @@ def _driver_refusals(state: GpuState, driver: Driver) -> Iterator[str]:
         )
     elif state.smi_error:
         yield f"nvidia-smi fails: {state.smi_error}"
-    elif state.switches and state.fabric_manager != state.loaded:
+    elif lacks_fabric_manager(state):
         have = state.fabric_manager or "none"
         yield (
             f"fabric manager {have} on a host with NVSwitch and driver {state.loaded}: CUDA does "
@@ -214,6 +221,12 @@ def warnings(state: GpuState) -> Iterator[str]:
             yield f"the kernel reported Xid {match[2]} for {match[1]} since boot: {meaning}"
 
 
-def to_hold(state: GpuState) -> list[str]:
-    """Packages of the set that an upgrade could still move."""
-    return [name for name in driver_set(state.packages) if name not in state.held]
+def to_hold(state: GpuState, *, driver: bool) -> list[str]:
+    """Packages that an upgrade could still move: the toolkit's, which has one version, and the
+    driver's where `driver` says so."""
+    held = state.held if driver else {*state.held, *_without_toolkit(state.packages)}
+    return [name for name in driver_set(state.packages) if name not in held]
+
+
+def _without_toolkit(packages: Iterable[str]) -> set[str]:
+    return {*packages} - {*TOOLKIT_PACKAGES}

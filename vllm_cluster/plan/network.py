@@ -6,7 +6,7 @@ Pure: a state goes in, words come out. Each names what was found and what mends 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 
@@ -104,16 +104,27 @@ class PathState:
     small: dict[str, bool] = field(default_factory=dict)
 
 
-def path_problems(state: PathState, peers: dict[str, str]) -> Iterator[str]:
-    """Why the others cannot be reached. A refusal is an answer: nothing on the way dropped it."""
+def path_problems(
+    state: PathState, peers: Mapping[str, str], listening: Mapping[str, Collection[int]]
+) -> Iterator[str]:
+    """Why the others cannot be reached.
+
+    A refusal is an answer where nobody listens: nothing on the way dropped it. `listening` maps
+    a peer to ports where somebody does: there a firewall rejected it with a reset.
+    """
     for name, peer in peers.items():
-        ports = {port: words for (host, port), words in state.tcp.items() if host == peer}
+        theirs = listening.get(peer, ())
+        ports = {
+            port: "rejected" if words == "refused" and port in theirs else words
+            for (host, port), words in state.tcp.items()
+            if host == peer
+        }
         closed = {port: w for port, w in ports.items() if w not in {"open", "refused"}}
         if closed and len(closed) == len(ports):
             words = ", ".join(sorted(set(closed.values())))
             yield (
                 f"{name} ({peer}) does not answer ({words}): it is off, or a firewall there or "
-                "between drops what comes from here"
+                "between drops or rejects what comes from here"
             )
         elif closed:
             told = ", ".join(map(str, sorted(closed)))

@@ -38,12 +38,15 @@ def card_step() -> None:
 @deploy("Paths")
 def paths_step() -> None:
     """Prove that hosts reach each other, once every firewall stands."""
-    ports = here.known().cluster.description.ports
+    address, peers = here.this().address, _peers()
+    ports = [here.known().cluster.description.ports.worker_last, _EPHEMERAL]
+    if peers:
+        network.awaited(name="Let the other hosts dial", address=address, ports=ports)
     network.paths_are_open(
         name="Reach every other host, on any port, with whole packets",
-        address=here.this().address,
-        peers=_peers(),
-        ports=[ports.worker_last, _EPHEMERAL],
+        address=address,
+        peers=peers,
+        ports=ports,
     )
 
 

@@ -89,13 +89,15 @@ def paths(*lines: str) -> PathState:
     ],
 )
 def test_a_way_that_is_blocked_or_narrow_is_refused(lines: list[str], words: str) -> None:
-    (said,) = path_problems(paths(*lines), PEERS)
+    (said,) = path_problems(paths(*lines), PEERS, {})
     assert words in said
 
 
-def test_a_refusal_is_an_answer() -> None:
+def test_a_refusal_is_an_answer_only_where_nobody_listens() -> None:
     lines = ["tcp 10.0.0.2 20999 refused", "tcp 10.0.0.2 60999 open", "whole 10.0.0.2 yes"]
-    assert list(path_problems(paths(*lines), PEERS)) == []
+    assert list(path_problems(paths(*lines), PEERS, {"10.0.0.2": {60999}})) == []
+    (said,) = path_problems(paths(*lines), PEERS, {"10.0.0.2": {20999, 60999}})
+    assert "lets some ports in and not 20999" in said
 
 
 def test_without_ping_nothing_is_claimed() -> None:
