@@ -8,6 +8,7 @@ from vllm_cluster.steps.firewall import firewall_step
 from vllm_cluster.steps.gpu import gpu_kept_step, gpu_step
 from vllm_cluster.steps.image import image_step
 from vllm_cluster.steps.kernel import kernel_step
+from vllm_cluster.steps.lock import lock_step
 from vllm_cluster.steps.names import names_step
 from vllm_cluster.steps.network import card_step, paths_step
 from vllm_cluster.steps.secrets import secrets_step
@@ -16,6 +17,7 @@ from vllm_cluster.steps.storage import disks_step, shares_step
 from vllm_cluster.steps.weights import weights_step
 
 here.send_at_once()
+lock_step(file=__file__)
 names_step()
 card_step()
 disks_step()  # before anything is written beneath a mount point

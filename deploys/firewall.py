@@ -2,6 +2,8 @@
 
 from vllm_cluster.steps import here
 from vllm_cluster.steps.firewall import firewall_step
+from vllm_cluster.steps.lock import lock_step
 
 here.send_at_once()
+lock_step(file=__file__)
 firewall_step()

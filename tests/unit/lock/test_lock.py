@@ -1,0 +1,148 @@
+"""The lock's program with a real bash and flock, and what is said to the second operator."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab.harness import await_true
+from vllm_cluster.control import lock as control
+from vllm_cluster.control.bearer import bearer
+from vllm_cluster.plan import lock
+from vllm_cluster.plan.lock import Bearer, Busy, Held, answer, holder, span
+
+ALICE = Bearer("1", "alice", "laptop-7", "cluster.py")
+BOB = Bearer("2", "bob", "desk-2", "restart.py")
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same program on a directory of the test's, patient for a moment only."""
+    text = lock._HOLDER.replace("/run/vllm-cluster", str(tmp_path / "run"))
+    monkeypatch.setattr(lock, "_HOLDER", text.replace("flock -w 2", "flock -w 0.2"))
+
+
+def take(who: Bearer) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        shlex.split(holder(who)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
+def first(process: subprocess.Popen[str]) -> Held | Busy | None:
+    assert process.stdout is not None
+    return answer(process.stdout.readline())
+
+
+@pytest.fixture
+def alices() -> Iterator[subprocess.Popen[str]]:
+    process = take(ALICE)
+    assert isinstance(first(process), Held)
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.usefixtures("alices")
+def test_the_second_is_told_who_came_first_and_what_is_being_done() -> None:
+    second = take(BOB)
+    said = first(second)
+    assert second.wait(10) == 0
+    assert isinstance(said, Busy)
+    assert said.bearer == ALICE
+    text = said.text("node-a")
+    assert text.startswith("alice on laptop-7 runs cluster.py since 20")
+    assert "on node-a" in text
+
+
+@pytest.mark.parametrize("how", ["end of input", "kill"])
+def test_the_lock_is_free_as_soon_as_its_holder_is_gone(
+    alices: subprocess.Popen[str], how: str
+) -> None:
+    if how == "kill":
+        alices.kill()
+        alices.wait()
+    else:
+        assert alices.stdin is not None
+        alices.stdin.close()
+    second = take(BOB)
+    assert isinstance(first(second), Held)
+    second.communicate("")
+
+
+def test_a_holder_that_hears_nothing_lets_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "_HOLDER", lock._HOLDER.replace("read -r -t 60", "read -r -t 0.5"))
+    silent = take(ALICE)
+    assert isinstance(first(silent), Held)
+    assert silent.wait(10) == 0
+    second = take(BOB)
+    assert isinstance(first(second), Held)
+    second.communicate("")
+
+
+def test_lines_of_a_login_shell_are_no_answer() -> None:
+    assert answer("Welcome to node-a\n") is None
+    assert answer("") is None
+    assert answer("vllm-cluster-lock busy 1700000000 ") == Busy(None, 0, 0)
+
+
+def test_spans() -> None:
+    assert [span(s) for s in (0, 59, 60, 3599, 11_100)] == [
+        "0 s", "59 s", "1 min", "59 min", "3 h 5 min",
+    ]  # fmt: skip
+
+
+def local(command: str) -> list[str]:
+    return ["bash", "-c", command]
+
+
+def test_a_command_holds_the_lock_for_its_block_and_for_what_it_starts() -> None:
+    with control.holding("rebuild", {"node-a": local}) as held:
+        assert not held.lost
+        # What it starts takes part, by the environment.
+        with control.holding("cluster.py", {"node-a": local}):
+            pass
+        second = take(BOB)
+        said = first(second)
+        assert isinstance(said, Busy)
+        assert said.bearer is not None
+        assert said.bearer.what == "rebuild"
+        second.communicate("")
+    third = take(BOB)
+    assert isinstance(first(third), Held)
+    third.communicate("")
+
+
+@pytest.mark.usefixtures("alices")
+def test_a_command_is_refused_and_leaves_no_lock_behind(tmp_path: Path) -> None:
+    other = str(tmp_path / "other")
+    here = str(tmp_path / "run")
+
+    def elsewhere(command: str) -> list[str]:
+        return ["bash", "-c", command.replace(here, other)]
+
+    roots = {"node-a": elsewhere, "node-b": local}
+    told = r"alice on laptop-7 .*on node-b.*was changed"
+    with pytest.raises(control.LockedError, match=told), control.holding("down", roots):
+        pytest.fail("the block must not run")
+    subprocess.run(["flock", "-n", f"{other}/lock", "true"], check=True)
+
+
+def test_a_lost_lock_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control, "BEAT_S", 0.1)
+
+    def deaf(command: str) -> list[str]:
+        return ["bash", "-c", command.replace("read -r -t 60 _", "false")]
+
+    with control.holding("down", {"node-a": deaf}) as held:
+        await_true("the loss is noticed", lambda: held.lost == {"node-a"}, 10)
+        with pytest.raises(control.LockedError, match="node-a"):
+            held.check()
+
+
+def test_who_became_root_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUDO_USER", "carol")
+    assert bearer("x").operator == "carol"

@@ -1,0 +1,104 @@
+"""The lock that keeps two runs apart: who holds it, and the program that holds it on a host.
+
+The lock is a flock(2) on a file in /run of every host, held by a small shell at the other end of
+an SSH session. So it ends with the session, a run that was killed included, and with the host.
+A connection that died without a word (a closed laptop) is known by its silence: the shell wants
+a line every few seconds. A file with a name in it would outlive all three.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+
+LOCK = "/run/vllm-cluster/lock"
+BEAT_S = 10
+# What a run may stay silent: six beats, so that a slow link or a busy machine loses no lock.
+EXPIRY_S = 60
+# A run that has just ended may still be on its way out.
+_PATIENCE_S = 2
+_MARK = "vllm-cluster-lock"
+
+_HOLDER = f"""
+umask 022
+mkdir -p {LOCK.rpartition("/")[0]} && exec 9<>{LOCK} || exit 1
+if ! flock -w {_PATIENCE_S} 9; then
+  echo "{_MARK} busy $(date +%s) $(cat {LOCK})"
+  exit 0
+fi
+echo "$(date +%s) $1" >{LOCK}
+echo "{_MARK} held"
+while read -r -t {EXPIRY_S} _; do echo; done
+: >{LOCK}
+"""
+
+
+@dataclass(frozen=True)
+class Bearer:
+    """Who runs what: `run` is its own, so that a run knows the lock of the run that started it."""
+
+    run: str
+    operator: str
+    machine: str
+    what: str
+
+
+@dataclass(frozen=True)
+class Held:
+    """The lock is ours."""
+
+
+@dataclass(frozen=True)
+class Busy:
+    """The lock is another's, for `age_s` by the host's clock, since `since_s` of the epoch."""
+
+    bearer: Bearer | None
+    since_s: int
+    age_s: int
+
+    def text(self, host: str) -> str:
+        """One sentence for the person who comes second."""
+        if self.bearer is None:
+            return f"another run on {host} is just beginning"
+        began = datetime.fromtimestamp(self.since_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        who = f"{self.bearer.operator} on {self.bearer.machine}"
+        return f"{who} runs {self.bearer.what} since {began} ({span(self.age_s)} ago; on {host})"
+
+
+def holder(bearer: Bearer) -> str:
+    """The command line that takes the lock on a host, as root, and holds it while it is fed."""
+    return shlex.join(["bash", "-c", _HOLDER, _MARK, json.dumps(asdict(bearer))])
+
+
+def answer(line: str) -> Held | Busy | None:
+    """What the holder said in `line`; None where the line is not its own."""
+    mark, _, rest = line.strip().partition(" ")
+    word, _, rest = rest.partition(" ")
+    if mark != _MARK:
+        return None
+    if word == "held":
+        return Held()
+    now, _, rest = rest.partition(" ")
+    since, _, text = rest.partition(" ")
+    if not since:
+        return Busy(None, 0, 0)
+    return Busy(Bearer(**json.loads(text)), int(since), max(0, int(now) - int(since)))
+
+
+def refusal(busy: dict[str, Busy]) -> str:
+    """Why a run ends here; `busy` by host."""
+    host, first = next(iter(busy.items()))
+    return (
+        f"{first.text(host)}; nothing was changed. Wait until it has ended. The lock of a run "
+        f"that died is free at once, that of a machine that fell silent after {EXPIRY_S} s"
+    )
+
+
+def span(seconds: int) -> str:
+    """`40 s`, `12 min`, `3 h 5 min`."""
+    if seconds < 60:
+        return f"{seconds} s"
+    hours, minutes = divmod(seconds // 60, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
