@@ -8,9 +8,9 @@ from vllm_cluster.steps.firewall import firewall_step
 from vllm_cluster.steps.gpu import gpu_kept_step, gpu_step
 from vllm_cluster.steps.image import image_step
 from vllm_cluster.steps.kernel import kernel_step
-from vllm_cluster.steps.lock import lock_step
 from vllm_cluster.steps.names import names_step
 from vllm_cluster.steps.network import card_step, paths_step
+from vllm_cluster.steps.run_lock import lock_step
 from vllm_cluster.steps.secrets import secrets_step
 from vllm_cluster.steps.serving import start_step, units_step
 from vllm_cluster.steps.storage import disks_step, shares_step

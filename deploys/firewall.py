@@ -2,7 +2,7 @@
 
 from vllm_cluster.steps import here
 from vllm_cluster.steps.firewall import firewall_step
-from vllm_cluster.steps.lock import lock_step
+from vllm_cluster.steps.run_lock import lock_step
 
 here.send_at_once()
 lock_step(file=__file__)

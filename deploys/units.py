@@ -1,7 +1,7 @@
 """The units of Ray and vLLM alone: `pyinfra INVENTORY deploys/units.py`."""
 
 from vllm_cluster.steps import here
-from vllm_cluster.steps.lock import lock_step
+from vllm_cluster.steps.run_lock import lock_step
 from vllm_cluster.steps.serving import start_step, units_step
 
 here.send_at_once()

@@ -1,6 +1,7 @@
 """pyinfra that is killed at the boundary before one of its operations: `… FILE NUMBER ARGUMENTS`.
 
-SIGKILL, as a laptop's lid or a lost terminal ends it: nothing is cleaned up. FILE gets the names
+SIGKILL, as a lost terminal ends it: nothing is cleaned up. With BOUNDARY_SIGNAL=SIGSTOP in the
+environment it falls silent there, as a laptop whose lid is closed. FILE gets the names
 of the operations that were reached, one a line, so that a test knows where it was and when the
 run had no further boundary. NUMBER counts from 1; 0 lets it run to its end.
 """
@@ -29,7 +30,7 @@ def main() -> None:
         reached.append(", ".join(sorted(state.get_op_meta(op_hash).names)))
         file.write_text("\n".join(reached) + "\n")
         if len(reached) == number:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.Signals[os.environ.get("BOUNDARY_SIGNAL", "SIGKILL")])
         return run(state, op_hash)
 
     operations._run_single_op = counted  # type: ignore[attr-defined]

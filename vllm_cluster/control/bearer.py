@@ -7,7 +7,7 @@ import os
 import secrets
 import socket
 
-from vllm_cluster.plan.lock import Bearer
+from vllm_cluster.plan.run_lock import Bearer
 
 # Hands the lock of a run on to the runs that it starts.
 RUN_VARIABLE = "VLLM_CLUSTER_RUN"

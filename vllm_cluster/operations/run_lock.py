@@ -22,7 +22,7 @@ from pyinfra.connectors.ssh import SSHConnector
 from pyinfra.context import host
 
 from vllm_cluster.operations.refuse import refuse
-from vllm_cluster.plan.lock import BEAT_S, Bearer, Busy, Held, answer, holder, refusal
+from vllm_cluster.plan.run_lock import BEAT_S, Bearer, Busy, Held, answer, holder, refusal
 
 _ANSWER_TIMEOUT_S = 30
 

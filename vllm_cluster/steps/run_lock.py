@@ -5,10 +5,10 @@ from pathlib import Path
 from pyinfra.api.deploy import deploy
 
 from vllm_cluster.control.bearer import bearer
-from vllm_cluster.operations import lock
+from vllm_cluster.operations import run_lock
 
 
 @deploy("Lock")
 def lock_step(file: str) -> None:
     """Refuse while another run is under way; `file` is the deploy's `__file__`."""
-    lock.held(name="Let no other run act at the same time", bearer=bearer(Path(file).name))
+    run_lock.held(name="Let no other run act at the same time", bearer=bearer(Path(file).name))

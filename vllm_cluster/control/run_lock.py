@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from vllm_cluster.control.bearer import RUN_VARIABLE, bearer
-from vllm_cluster.plan.lock import BEAT_S, EXPIRY_S, Bearer, Busy, Held, answer, holder, refusal
+from vllm_cluster.plan.run_lock import BEAT_S, EXPIRY_S, Bearer, Busy, Held, answer, holder, refusal
 
 
 class LockedError(Exception):

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.lab.harness import await_true
-from vllm_cluster.control import lock as control
+from vllm_cluster.control import run_lock as control
 from vllm_cluster.control.bearer import bearer
-from vllm_cluster.plan import lock
-from vllm_cluster.plan.lock import Bearer, Busy, Held, answer, holder, span
+from vllm_cluster.plan import run_lock as lock
+from vllm_cluster.plan.run_lock import Bearer, Busy, Held, answer, holder, span
 
 ALICE = Bearer("1", "alice", "laptop-7", "cluster.py")
 BOB = Bearer("2", "bob", "desk-2", "restart.py")
