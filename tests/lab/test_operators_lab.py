@@ -16,11 +16,12 @@ import pytest
 
 from tests.lab.conftest import with_standin
 from tests.lab.harness import BIN, DEPLOY, ROOT, Cluster, await_true
+from tests.lab.names import lab_name
 from vllm_cluster.lab import Lab
 from vllm_cluster.plan.run_lock import EXPIRY_S, LOCK
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(1200)]
-NAME = "u-operators"
+NAME = lab_name("t-operators")
 HOSTS = ("node-a", "node-b")
 
 
