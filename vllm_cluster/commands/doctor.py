@@ -94,7 +94,7 @@ def network(file: Path, *, as_json: bool) -> None:
     # One pair after another: two at once would measure each other.
     measured = [measure.measure(known.cluster, a, b) for a, b in measure.pairs(known.plan)]
     args = known.cluster.description.serve.args
-    wanted = need.needs(known.plan, need.config_of(known.source), args)
+    wanted = need.needs(known.plan, need.config_of(known.source), args) if known.source else []
     found = Report(measured, wanted, before_s, before)
     if not all(pair.error for pair in measured):
         measure.save(kept, measured)

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import click
 
-from vllm_cluster.commands.plan_text import plan_text
+from vllm_cluster.commands.plan_text import nfs_load_s, plan_text
+from vllm_cluster.control import lock
 from vllm_cluster.control.judge import Judged, check_arguments, judge
-from vllm_cluster.plan import make_plan
+from vllm_cluster.control.model import directories, directory
+from vllm_cluster.plan import Plan, make_plan
 from vllm_cluster.plan.memory.facts import ModelFacts, UnsupportedModelError
 from vllm_cluster.plan.picture.rankmap import HostLabel, RankMap, rank_map
 from vllm_cluster.plan.picture.text import render_text, style_for
@@ -98,14 +100,38 @@ def _refuse_senseless(
 def _text(judged: Judged, picture: RankMap | None) -> str:
     columns = shutil.get_terminal_size((100, 24)).columns
     drawn = render_text(picture, style_for(sys.stdout, columns)) if picture else ""
-    return plan_text(judged, make_plan(judged.cluster.description), drawn)
+    return plan_text(judged, _plan(judged.cluster), drawn, _model_bytes(judged))
+
+
+def _plan(cluster: Cluster) -> Plan:
+    """The plan as far as it follows from files beside the description: nothing is hashed."""
+    revision = cluster.description.model.revision
+    return make_plan(
+        cluster.description, model_id=lock.read(cluster, revision) if revision else None
+    )
+
+
+def _model_bytes(judged: Judged) -> int:
+    """The size of the model's files, in bytes; 0 where nothing here says it."""
+    fit = judged.decision.fit if judged.decision else None
+    if fit is not None:
+        return fit.model.stored_bytes
+    try:
+        folder = directory(judged.cluster)
+    except ValueError:
+        return 0
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors")) if folder else 0
 
 
 def _json(judged: Judged) -> dict[str, object]:
     """The fields of `Plan`, the decision with its numbers, and why there are none."""
+    plan = _plan(judged.cluster)
     return {
         "verdict": "fits",
-        **dataclasses.asdict(make_plan(judged.cluster.description)),
+        **dataclasses.asdict(plan),
+        "model_path": plan.model_path,
+        "weights_directory": plan.weights_directory,
+        "nfs_load_s": nfs_load_s(plan, _model_bytes(judged)),
         "decision": judged.decision.to_json() if judged.decision else None,
         "unweighed": judged.unweighed,
     }
@@ -141,9 +167,13 @@ def _facts(cluster: Cluster, model: Path | None, hub: str | None) -> ModelFacts 
 
 
 def _needed(cluster: Cluster, facts: ModelFacts | None) -> ModelFacts:
-    source = cluster.local(cluster.description.model.source)
-    found = facts or _facts(cluster, source, None)
-    assert found is not None  # noqa: S101  a path was given
+    named = next(directories(cluster), None)
+    try:
+        found = facts or _facts(cluster, directory(cluster) or named, None)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    if found is None:
+        raise click.UsageError("the model is not on this machine: name --model DIR or --hub")
     return found
 
 

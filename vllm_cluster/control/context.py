@@ -7,63 +7,102 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from vllm_cluster.control import archive, model, secrets
+from vllm_cluster.control import archive, lock, secrets
+from vllm_cluster.control import model as model_here
 from vllm_cluster.control.judge import judge
 from vllm_cluster.plan import Plan, make_plan
+from vllm_cluster.plan.weights import UNNAMED, ModelId
 from vllm_cluster.spec import Cluster, DescriptionError, Problem, load
 from vllm_cluster.weights.manifest import Manifest
 
 
 @dataclass(frozen=True)
 class Context:
-    """What the steps work from. `secrets` never leaves this process but as a file's content."""
+    """What the steps work from. `secrets` never leaves this process but as a file's content.
+
+    `source` and `manifest` are of the model on this machine, or `manifest` of one that a host has;
+    None where there is none.
+    """
 
     cluster: Cluster
     plan: Plan
     archive: Path | None
-    source: Path
-    manifest: Manifest
+    source: Path | None
+    manifest: Manifest | None
     secrets: dict[str, str]
 
     def __repr__(self) -> str:
         return f"Context({self.cluster.file})"
 
 
-@cache
 def context(file: Path) -> Context:
-    """Read everything, once a process. Raises DescriptionError with all problems."""
+    """Read everything once a process, but for what a run itself finds out: which model it is.
+
+    Raises DescriptionError with all problems.
+    """
+    cluster = _read(file).cluster
+    revision = cluster.description.model.revision
+    copied = cluster.description.weights.storage == "nvme"
+    if revision is None and (_read(file).manifest is not None or copied):
+        return _planned(file, None)
+    return _planned(file, lock.read(cluster, revision or UNNAMED))
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What lies on this machine."""
+
+    cluster: Cluster
+    archive: Path | None
+    image_id: str | None
+    source: Path | None
+    manifest: Manifest | None
+    secrets: dict[str, str]
+
+
+@cache
+def _planned(file: Path, known: ModelId | None) -> Context:
+    read = _read(file)
+    model, manifest = known, read.manifest
+    if manifest is not None:
+        model = ModelId(manifest.revision, manifest.identity, manifest.total_bytes)
+        if known is not None:
+            lock.refuse_other(read.cluster, known, model)
+    elif model is None:
+        model = ModelId(read.cluster.description.model.revision or UNNAMED)
+    else:
+        manifest = model_here.remembered(model.identity)
+    plan = make_plan(read.cluster.description, image_id=read.image_id, model_id=model)
+    return Context(read.cluster, plan, read.archive, read.source, manifest, read.secrets)
+
+
+@cache
+def _read(file: Path) -> _Read:
     cluster, refusal = load(file), None
     try:
         cluster = judge(cluster).cluster
     except DescriptionError as error:
         refusal = error  # what lies on this machine is looked at all the same: all errors at once
-    image, source = cluster.description.image, cluster.local(cluster.description.model.source)
+    image = cluster.description.image
     path = cluster.local(image.archive) if image.archive else None
     problems = [
         *_ssh_problems(cluster),
         *_archive_problems(cluster, path),
-        *_source_problems(cluster, source),
+        *_source_problems(cluster),
     ]
     if refusal is not None and not problems:
         raise refusal
     if problems:
         raise DescriptionError(file, [*(refusal.problems if refusal else ()), *problems])
-    manifest = _manifest(cluster, source)
-    image_id = archive.image_id(path) if path else None
-    return Context(
+    source = model_here.directory(cluster)
+    return _Read(
         cluster=cluster,
-        plan=make_plan(
-            cluster.description, image_id=image_id, model_id=manifest.identity[:MODEL_ID_DIGITS]
-        ),
         archive=path,
+        image_id=archive.image_id(path) if path else None,
         source=source,
-        manifest=manifest,
+        manifest=_manifest(cluster, source) if source else None,
         secrets=secrets.resolve(cluster),
     )
-
-
-# Enough to tell any two models apart, short enough for a path that people read.
-MODEL_ID_DIGITS = 16
 
 
 def _ssh_problems(cluster: Cluster) -> Iterator[Problem]:
@@ -84,19 +123,29 @@ def _archive_problems(cluster: Cluster, path: Path | None) -> Iterator[Problem]:
         yield cluster.problem("image", "archive", found=_reason(path, error), accepted=accepted)
 
 
-def _source_problems(cluster: Cluster, source: Path) -> Iterator[Problem]:
-    accepted = "a directory on this machine with config.json and the weights"
-    if not source.is_dir():
-        found = f"{source}, which is no directory"
-        yield cluster.problem("model", "source", found=found, accepted=accepted)
-    elif not (source / "config.json").is_file():
+def _source_problems(cluster: Cluster) -> Iterator[Problem]:
+    """A directory of this machine must be a model; it may be absent where there are others."""
+    model, accepted = cluster.description.model, "a directory on this machine with config.json"
+    key = "source" if model.source is not None else "sources"
+    named = list(model_here.directories(cluster))
+    try:
+        source = model_here.directory(cluster)
+    except ValueError as error:
+        accepted = "model.revision as one of the cache's revisions"
+        yield cluster.problem("model", key, found=str(error), accepted=accepted)
+        return
+    if source is None and len(named) == len(model.ordered) and named:
+        found = f"{named[0]}, which is no directory"
+        yield cluster.problem("model", key, found=found, accepted=f"{accepted} and the weights")
+    elif source is not None and not (source / "config.json").is_file():
         found = f"{source}, which has no config.json"
-        yield cluster.problem("model", "source", found=found, accepted=accepted)
+        yield cluster.problem("model", key, found=found, accepted=f"{accepted} and the weights")
 
 
 def _manifest(cluster: Cluster, source: Path) -> Manifest:
+    model = cluster.description.model
     try:
-        return model.manifest_of(source, cluster.description.model.name)
+        return model_here.manifest_of(source, model.directory, model.revision)
     except (OSError, ValueError) as error:
         found = f"{source}, which cannot be read whole: {error}"
         accepted = "a directory whose files and links can all be read"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vllm_cluster.control.model import directories, directory
 from vllm_cluster.plan.decision import Decision
 from vllm_cluster.plan.memory.facts import ModelFacts, UnsupportedModelError
 from vllm_cluster.plan.settle import settled, weigh
@@ -78,11 +79,11 @@ def _weighed(cluster: Cluster, facts: ModelFacts | None) -> tuple[Decision | Non
     """The decision, or why nothing could be weighed."""
     if cluster.description.gpu.kind == "cpu":
         return None, "gpu.kind is cpu: there is no GPU memory to weigh"
-    folder = cluster.local(cluster.description.model.source)
     asked = facts is not None  # a person wants to see it weighed: not being able to is an error
     if facts is None:
-        if not folder.is_dir():
-            return None, f"{folder} is no directory here"
+        folder, missing = _folder(cluster)
+        if folder is None:
+            return None, missing
         try:
             facts = _read(folder)
         except (_model_read_error(), UnsupportedModelError) as error:
@@ -95,6 +96,18 @@ def _weighed(cluster: Cluster, facts: ModelFacts | None) -> tuple[Decision | Non
             problem = cluster.problem("gpu", "model", found=found, accepted=accepted)
             raise DescriptionError(cluster.file, [problem]) from None
         return None, f"{error.args[0]}; or say gpu.memory"
+
+
+def _folder(cluster: Cluster) -> tuple[Path | None, str]:
+    """Where the model lies on this machine, or why it does not."""
+    try:
+        folder = directory(cluster)
+    except ValueError as error:
+        return None, str(error)
+    named = list(directories(cluster))
+    if folder is not None or named:
+        return folder, "" if folder else f"{named[0]} is no directory here"
+    return None, "the model is not on this machine; `--model DIRECTORY` or `--hub` weighs it"
 
 
 def _read(folder: Path) -> ModelFacts:
@@ -144,9 +157,11 @@ def _refuse_tensor_across_hosts(cluster: Cluster, decision: Decision | None) -> 
 
 def _config(cluster: Cluster) -> dict[str, Any] | None:
     """The model's config.json, where it is here and is one."""
-    path = cluster.local(cluster.description.model.source) / "config.json"
+    folder, _ = _folder(cluster)
+    if folder is None:
+        return None
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return config if isinstance(config, dict) else None

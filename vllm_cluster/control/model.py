@@ -1,4 +1,4 @@
-"""The model on this machine: its manifest, hashed once and remembered."""
+"""The model on this machine: where it is, and its manifest, hashed once and remembered."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+from vllm_cluster.spec import Cluster
+from vllm_cluster.weights.agent.errors import WeightsError
+from vllm_cluster.weights.agent.scan import SourceFile, find_model_dir, scan
 from vllm_cluster.weights.manifest import (
     FileEntry,
     Manifest,
@@ -20,24 +23,64 @@ from vllm_cluster.weights.manifest import (
 )
 
 
-def manifest_of(directory: Path, model: str) -> Manifest:
+def directories(cluster: Cluster) -> Iterator[Path]:
+    """Every directory of this machine that the description names as a source, in its order."""
+    for source in cluster.description.model.ordered:
+        if source.here is not None:
+            yield cluster.local(source.here)
+
+
+def directory(cluster: Cluster) -> Path | None:
+    """The first of them that is there, inside a hub's cache the revision's own; None without one.
+
+    Raises ValueError for a cache that has not the revision.
+    """
+    for path in directories(cluster):
+        if path.is_dir():
+            try:
+                return find_model_dir(path, cluster.description.model.revision or "main")
+            except WeightsError as error:
+                raise ValueError(f"{error.file}: {error.reason}") from None
+    return None
+
+
+def manifest_of(directory: Path, model: str, revision: str | None = None) -> Manifest:
     """The manifest of the model in `directory`, files only, hidden ones left out.
 
-    Reading 140 GB takes minutes, so the result is kept in the user's cache and holds while names,
-    sizes, times and inodes are the same. Raises ValueError where `directory` holds no model,
-    OSError where it cannot be read.
+    Without a revision it is named after its content, so that another content has another path on
+    the hosts. Reading 140 GB takes minutes, so the result is kept in the user's cache and holds
+    while names, sizes, times and inodes are the same. Raises ValueError where `directory` holds no
+    model, OSError where it cannot be read.
     """
-    files = sorted(_files(directory))
-    if not any(name == "config.json" for name, _ in files):
+    try:
+        files = scan(directory)
+    except WeightsError as error:
+        raise ValueError(f"{error.file}: {error.reason}") from None
+    if not any(file.path == "config.json" for file in files):
         raise ValueError(f"{directory} has no config.json")
-    stamp = [(n, s.st_size, s.st_mtime_ns, s.st_ino) for n, p in files for s in [p.stat()]]
-    key = hashlib.sha256(json.dumps([str(directory.resolve()), model, stamp]).encode()).hexdigest()
+    stamp = [(f.path, f.size_bytes, f.mtime_ns, f.inode) for f in files]
+    key = hashlib.sha256(
+        json.dumps([str(directory.resolve()), model, revision, stamp]).encode()
+    ).hexdigest()
     kept = _cache() / f"{key}.json"
     if kept.exists():
         return parse_manifest(kept.read_bytes())
-    manifest = _hash(files, model)
+    manifest = _hash(files, model, revision)
     _keep(kept, manifest.encoded)
     return manifest
+
+
+def remembered(identity: str) -> Manifest | None:
+    """The manifest of a model that hosts have, when a run of this machine has brought it here."""
+    try:
+        return parse_manifest((_cache() / f"{identity}.json").read_bytes(), identity)
+    except (OSError, ValueError):
+        return None
+
+
+def remember(data: bytes, identity: str) -> None:
+    """Keep a host's manifest for `remembered`. Raises ValueError when it is another's."""
+    _keep(_cache() / f"{identity}.json", parse_manifest(data, identity).encoded)
 
 
 def _cache() -> Path:
@@ -45,38 +88,34 @@ def _cache() -> Path:
     return Path(base) / "vllm-cluster" / "manifests"
 
 
-def _files(directory: Path) -> Iterator[tuple[str, Path]]:
-    for root, names, files in os.walk(directory, followlinks=True):
-        names[:] = [name for name in names if not name.startswith(".")]
-        for name in files:
-            path = Path(root, name)
-            if not name.startswith("."):
-                yield str(path.relative_to(directory)), path
-
-
-def _hash(files: list[tuple[str, Path]], model: str) -> Manifest:
-    total_bytes = sum(path.stat().st_size for _, path in files)
+def _hash(files: Sequence[SourceFile], model: str, revision: str | None) -> Manifest:
+    total_bytes = sum(file.size_bytes for file in files)
     chunk_bytes = chunk_bytes_for(total_bytes)
     done_bytes = 0
     entries: list[FileEntry] = []
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        for entry in pool.map(partial(_entry, chunk_bytes), *zip(*files, strict=True)):
+        for entry in pool.map(partial(_entry, chunk_bytes), files):
             entries.append(entry)
             done_bytes += entry.size_bytes
             _progress(done_bytes, total_bytes)
-    return make_manifest(model, "local", chunk_bytes, entries)
+    return make_manifest(model, revision or _content_name(entries), chunk_bytes, entries)
 
 
-def _entry(chunk_bytes: int, name: str, path: Path) -> FileEntry:
+def _content_name(entries: Sequence[FileEntry]) -> str:
+    content = sorted((entry.path, entry.size_bytes, entry.sha256) for entry in entries)
+    return f"local-{hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]}"
+
+
+def _entry(chunk_bytes: int, source: SourceFile) -> FileEntry:
     whole = hashlib.sha256()
     chunks: list[str] = []
     size_bytes = 0
-    with path.open("rb") as file:
+    with source.real.open("rb") as file:
         while chunk := file.read(chunk_bytes):
             whole.update(chunk)
             chunks.append(hashlib.sha256(chunk).hexdigest())
             size_bytes += len(chunk)
-    return FileEntry(name, size_bytes, whole.hexdigest(), tuple(chunks))
+    return FileEntry(source.path, size_bytes, whole.hexdigest(), tuple(chunks))
 
 
 def _progress(done_bytes: int, total_bytes: int) -> None:

@@ -71,8 +71,10 @@ def case_of(known: Context, found: Look) -> Case:
         deploy=f"pyinfra -y {shown(file.with_suffix('.py'))} deploys/cluster.py",
         fabric=description.network.fabric,
         description=shown(file),
-        model_files={e.path: Entry(e.size_bytes, e.sha256) for e in known.manifest.files},
-        model_id=known.manifest.identity,
+        model_files={e.path: Entry(e.size_bytes, e.sha256) for e in known.manifest.files}
+        if known.manifest
+        else None,
+        model_id=known.plan.weights.identity,
         gpu_model=description.gpu.model,
         secrets=_digests(known, found.salt),
         known_hosts=str(known.cluster.local(description.ssh.known_hosts_file))

@@ -10,25 +10,24 @@ from vllm_cluster.plan.ports import allowed, port_uses
 from vllm_cluster.plan.ranks import rank_map
 from vllm_cluster.plan.sizes import concrete, uses_ray
 from vllm_cluster.plan.storage import host_storage
+from vllm_cluster.plan.weights import ModelId, weights_plan
 from vllm_cluster.spec.model import Description, Parallel
 
 
 def make_plan(
-    description: Description, *, image_id: str | None = None, model_id: str | None = None
+    description: Description, *, image_id: str | None = None, model_id: ModelId | None = None
 ) -> Plan:
     """Everything that follows from `description`. No I/O.
 
-    `image_id` is the ID of the image in `image.archive`, `model_id` the hash of the model's
-    manifest: without them (nothing is read yet) the plan shows the reference and the bare
-    directory instead.
+    `image_id` is the ID of the image in `image.archive`, `model_id` which model it is: without
+    them (nothing is read yet) the plan shows the reference and the bare directory instead.
     """
     parallel = concrete(description)
     ray = uses_ray(description)
     image = image_id or description.image.reference
-    path = f"{description.weights.directory}/{description.model.directory}"
-    model_path = f"{path}/{model_id}" if model_id else path
+    weights = weights_plan(description, model_id)
     addresses = tuple(str(host.address) for host in description.hosts.values())
-    common = _Common(image, model_path, addresses, ray)
+    common = _Common(image, weights.path, addresses, ray)
     order = [description.head, *(name for name in description.hosts if name != description.head)]
     gpus = {name: description.hosts[name].gpus for name in order}
     return Plan(
@@ -47,8 +46,7 @@ def make_plan(
         ray_version=description.image.ray,
         accelerator=description.gpu.kind,
         model_name=description.model.name,
-        model_path=model_path,
-        weights_directory=description.weights.directory,
+        weights=weights,
         shm_bytes=description.memory.shm,
         api_port=description.serve.port,
         api_key=description.secrets.api_key != "none",

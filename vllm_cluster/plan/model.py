@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from vllm_cluster.plan.storage import HostStorage
+from vllm_cluster.plan.weights import WeightsPlan
 
 Role = Literal["head", "worker"]
 
@@ -92,8 +93,7 @@ class Plan:
     ray_version: str
     accelerator: Literal["nvidia", "cpu"]
     model_name: str
-    model_path: str
-    weights_directory: str
+    weights: WeightsPlan
     shm_bytes: int
     api_port: int
     api_key: bool
@@ -102,6 +102,16 @@ class Plan:
     drain_timeout_s: int
     gcs_address: str
     environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def model_path(self) -> str:
+        """What vLLM is given."""
+        return self.weights.path
+
+    @property
+    def weights_directory(self) -> str:
+        """The directory of all models, which the containers see at the same place."""
+        return self.weights.root
 
     @property
     def world_size(self) -> int:

@@ -28,6 +28,13 @@ RPC = f"{RAY}/rpc"
 # Compiled kernels and graphs, kept so that a restart need not compile them again.
 COMPILE_CACHE = f"{STATE}/compile-cache"
 VLLM_CONFIG = f"{CONFIG}/vllm"
+# Places and checks the weights; a zipapp for the host's own python3.
+WEIGHTS_AGENT = f"{SCRIPTS}/weights-agent.pyz"
+# What is known of a model on a file system that hosts only read: its manifest, how its files look.
+WEIGHTS_NOTES = f"{STATE}/weights"
+# What the month's reading of all weights found.
+WEIGHTS_VERIFIED = f"{STATE}/weights-verified.json"
+WEIGHTS_VERIFY = "vllm-cluster-weights-verify"
 
 # Where the containers see the files above. Not /run/secrets: images use it for their own.
 IN_TOKEN = "/run/vllm-cluster/ray-token"  # noqa: S105  a path

@@ -18,10 +18,16 @@ def port_uses(description: Description, *, ray: bool) -> tuple[PortUse, ...]:
     """The plan's ports; Ray's only where Ray runs."""
     p = description.ports
     api = PortUse("vllm api", *_one(description.serve.port), "head", "all", "api")
+    copied = description.weights.storage == "nvme" and len(description.hosts) > 1
+    weights = PortUse(
+        "weights, while they spread", p.weights_first, p.weights_last, "every host", "fabric",
+        "cluster",
+    )  # fmt: skip
+    own = (api, weights) if copied else (api,)
     if not ray:
-        return (api,)
+        return own
     return (
-        api,
+        *own,
         PortUse("ray gcs", *_one(p.gcs), "head", "all", "cluster"),
         PortUse("ray node manager", *_one(p.node_manager), "every host", "all", "cluster"),
         PortUse("ray object manager", *_one(p.object_manager), "every host", "all", "cluster"),

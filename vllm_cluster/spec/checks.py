@@ -27,6 +27,8 @@ from vllm_cluster.spec.model import (
 from vllm_cluster.spec.source import Path_
 from vllm_cluster.spec.storage_checks import CHECKS as STORAGE_CHECKS
 from vllm_cluster.spec.storage_model import Storage
+from vllm_cluster.spec.weights_checks import CHECKS as WEIGHTS_CHECKS
+from vllm_cluster.spec.weights_model import Model, Weights
 
 Finding = tuple[Path_, str, str]
 
@@ -56,6 +58,8 @@ class Parts:
     ssh: Ssh | None = None
     storage: Storage | None = None
     driver: Driver | None = None
+    model: Model | None = None
+    weights: Weights | None = None
 
 
 def unique_addresses(parts: Parts) -> Iterator[Finding]:
@@ -144,7 +148,7 @@ def ports_apart(parts: Parts) -> Iterator[Finding]:
     single: dict[Path_, int] = {
         ("ports", name): port
         for name, port in parts.ports.model_dump().items()
-        if not name.startswith("worker_")
+        if not name.endswith(("_first", "_last"))
     }
     if parts.serve is not None:
         single["serve", "port"] = parts.serve.port
@@ -152,6 +156,13 @@ def ports_apart(parts: Parts) -> Iterator[Finding]:
         single["ssh", "port"] = parts.ssh.port
     first, last = parts.ports.worker_first, parts.ports.worker_last
     yield from _worker_range(first, last)
+    ours, end = parts.ports.weights_first, parts.ports.weights_last
+    if end < ours or (ours <= EPHEMERAL_LAST and end >= EPHEMERAL_FIRST):
+        accepted = f"a range in order, {_below().removeprefix('a port ')}"
+        yield ("ports", "weights_last"), f"{ours} to {end}", accepted
+    elif ours <= last and end >= first:
+        accepted = "a range apart from worker_first to worker_last"
+        yield ("ports", "weights_first"), f"{ours} to {end}", accepted
     seen: dict[int, Path_] = {}
     for path, port in single.items():
         other = seen.setdefault(port, path)
@@ -160,6 +171,8 @@ def ports_apart(parts: Parts) -> Iterator[Finding]:
             yield path, found, "a port of its own"
         if first <= port <= last:
             yield path, f"{port}, among ports.worker_first to worker_last", "a port of its own"
+        if ours <= port <= end:
+            yield path, f"{port}, among ports.weights_first to weights_last", "a port of its own"
         if path[0] != "ssh" and EPHEMERAL_FIRST <= port <= EPHEMERAL_LAST:
             yield path, f"{port}, in the kernel's ephemeral range", _below()
 
@@ -211,7 +224,7 @@ RESERVED = {
     "node-rank": "nothing here: ranks follow from hosts and parallel",
     "host": "nothing here: network.api_from says who may reach the API",
     "port": "serve.port",
-    "model": "model.source and model.directory",
+    "model": "model.source (or model.sources) and model.directory",
     "served-model-name": "model.name",
     "api-key": "secrets.api_key: an argument would show in ps",
     "shutdown-timeout": "serve.shutdown_timeout_s",
@@ -289,5 +302,6 @@ CHECKS: tuple[Callable[[Parts], Iterator[Finding]], ...] = (
     one_secret_source,
     image_is_pinned,
     *STORAGE_CHECKS,
+    *WEIGHTS_CHECKS,
     *HOSTS_CHECKS,
 )

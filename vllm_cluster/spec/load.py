@@ -44,7 +44,7 @@ def check(source: Source) -> Cluster:
 
 _SECTIONS: tuple[str, ...] = (
     "head", "workers", "network", "parallel", "memory", "ports",
-    "serve", "secrets", "image", "ssh", "storage", "driver",
+    "serve", "secrets", "image", "ssh", "storage", "driver", "model", "weights",
 )  # fmt: skip
 
 
@@ -161,7 +161,7 @@ def _accepted(path: Path_) -> str:
 def _field(names: list[Any], step: str | int) -> tuple[Any, Any]:
     """One step down from the section on top of `names`: the section there, and the field.
 
-    A mapping of sections (`hosts`) takes one step more, the name, which is no field.
+    A mapping or a list of sections (`hosts`) takes one step more, the name, which is no field.
     """
     owner = names[-1]
     if owner is None:
@@ -171,9 +171,15 @@ def _field(names: list[Any], step: str | int) -> tuple[Any, Any]:
         return owner[0], None
     info = owner.model_fields.get(step)
     section = _section(info.annotation) if info is not None else None
-    mapped = info is not None and get_origin(info.annotation) is dict and section is not None
+    mapped = info is not None and _holds_many(info.annotation) and section is not None
     names.append((section,) if mapped else section)
     return section, info
+
+
+def _holds_many(annotation: Any) -> bool:
+    """Whether it is a mapping or a list, or one of those or None."""
+    kinds = (annotation, *get_args(annotation))
+    return any(get_origin(kind) in {dict, list} for kind in kinds)
 
 
 def _described(info: Any) -> str:

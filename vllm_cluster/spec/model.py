@@ -23,15 +23,14 @@ from vllm_cluster.spec.hosts_model import (
 from vllm_cluster.spec.problems import DescriptionError, Problem
 from vllm_cluster.spec.storage_model import Storage
 from vllm_cluster.spec.types import (
-    AbsolutePath,
     Address,
     Bytes,
     HostName,
     Name,
     Network,
-    RelativePath,
     Version,
 )
+from vllm_cluster.spec.weights_model import Model, Weights
 
 GIB = 2**30
 Port = Annotated[int, Field(strict=True, ge=1, le=65535, description="a port, 1 to 65535")]
@@ -134,27 +133,6 @@ class Image(Section):
     ray: Version = Field(description="the version of Ray inside, such as 2.56.1")
 
 
-class Model(Section):
-    """The weights that are served."""
-
-    name: str = Field(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", description="the name that API clients use"
-    )
-    source: str = Field(min_length=1, description="a directory on this machine with the model")
-    directory: RelativePath = Field(
-        description="where the model lies beneath weights.directory: a relative path "
-        "of letters, digits and ._+@=- without .."
-    )
-
-
-class Weights(Section):
-    """Where models lie on every host."""
-
-    directory: AbsolutePath = Field(
-        "/var/lib/vllm-cluster/models", description="an absolute path, on the hosts' fast disk"
-    )
-
-
 class Memory(MemoryAdditions):
     """Host memory that Ray and vLLM share between processes."""
 
@@ -179,7 +157,10 @@ class Limits(Section):
 
 
 class Ports(Section):
-    """Every port that Ray listens on. Below the ephemeral range, so that nobody takes one first."""
+    """Every port that Ray and the weights' fan-out listen on.
+
+    Below the ephemeral range, so that nobody takes one first.
+    """
 
     gcs: Port = 6379
     node_manager: Port = 6380
@@ -192,6 +173,8 @@ class Ports(Section):
     dashboard_metrics: Port = 6387
     dashboard: Port = 8265
     client: Port = 10001
+    weights_first: Port = 6390
+    weights_last: Port = 6399
     worker_first: Port = 20000
     worker_last: Port = 20999
 

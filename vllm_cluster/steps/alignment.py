@@ -11,7 +11,6 @@ from vllm_cluster.operations import alignment
 from vllm_cluster.operations.alignment import Asked
 from vllm_cluster.plan.alignment import Expected
 from vllm_cluster.steps import here
-from vllm_cluster.weights.manifest import META_DIR
 
 
 @deploy("Alignment")
@@ -31,9 +30,8 @@ def align_step(show: bool = False) -> None:
 
 def _asked() -> dict[str, Asked]:
     plan = here.plan()
-    manifest = f"{plan.model_path}/{META_DIR}/manifest.json"
     return {
-        name: Asked(plan.image, manifest, other.address, plan.accelerator == "nvidia")
+        name: Asked(plan.image, plan.weights.manifest, other.address, plan.accelerator == "nvidia")
         for name, other in plan.hosts.items()
     }
 
@@ -49,6 +47,6 @@ def _expected() -> Expected:
         image=plan.image if known.archive else "",
         vllm=plan.vllm_version,
         ray=plan.ray_version if plan.backend == "ray" else "",
-        manifest=known.manifest.identity,
+        manifest=plan.weights.identity,
         gpu_model=known.cluster.description.gpu.model,
     )

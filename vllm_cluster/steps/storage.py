@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
-
 from pyinfra.api.deploy import deploy
 
 from vllm_cluster.operations import files, packages, storage
@@ -87,13 +85,20 @@ def _needs() -> tuple[Need, ...]:
     image_bytes = storage_.image
     if image_bytes is None:
         image_bytes = known.archive.stat().st_size if known.archive else _PULLED_IMAGE_BYTES
-    beside = posixpath.dirname(plan.model_path)
     return (
         Need("the image", _store() or "docker", image_bytes, present=plan.image),
         Need(
-            "the weights", plan.weights_directory, known.manifest.total_bytes,
-            present=plan.model_path, staging=f"{beside}/.??*",
+            "the weights", plan.weights_directory, _weights_bytes(),
+            present=plan.model_path, staging=f"{plan.weights_directory}/.staging",
         ),
         Need("logs", "/var/log", 0),
         Need("sessions of Ray and compiled kernels", paths.STATE, 0),
     )  # fmt: skip
+
+
+def _weights_bytes() -> int:
+    """What a copy takes; 0 where none is made, or where a host may link what it has already."""
+    known = here.known()
+    model = known.cluster.description.model
+    linked = any(source.host is not None for source in model.ordered)
+    return known.plan.weights.total_bytes if known.plan.weights.copied and not linked else 0

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from vllm_cluster.control import model
+from vllm_cluster.spec import load
+
+PROD = Path(__file__).parents[3] / "inventories" / "prod.yaml"
 
 
 @pytest.fixture(autouse=True)
@@ -61,3 +64,40 @@ def test_a_directory_without_config_is_no_model(source: Path) -> None:
     (source / "config.json").unlink()
     with pytest.raises(ValueError, match=r"has no config\.json"):
         model.manifest_of(source, "m")
+
+
+def test_a_model_without_a_revision_is_named_after_its_content(source: Path) -> None:
+    first = model.manifest_of(source, "m")
+    assert first.revision.startswith("local-")
+    (source / "sub" / "a.safetensors").write_bytes(b"weight$")
+    assert model.manifest_of(source, "m").revision != first.revision
+    assert model.manifest_of(source, "m", "v1").revision == "v1"
+
+
+def test_a_hubs_cache_is_the_model_once(tmp_path: Path) -> None:
+    cache, commit = tmp_path / "models--o--n", "c" * 40
+    (cache / "blobs").mkdir(parents=True)
+    (cache / "blobs" / "1").write_bytes(b"{}")
+    snapshot = cache / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").symlink_to("../../blobs/1")
+    text = PROD.read_text().replace("  source: /srv/models/Llama-3.3-70B-Instruct",
+                                    f"  revision: {commit}\n  source: {cache}")  # fmt: skip
+    (tmp_path / "prod.yaml").write_text(text)
+    found = model.directory(load(tmp_path / "prod.yaml"))
+    assert found == snapshot
+    manifest = model.manifest_of(found, "m", commit)
+    assert [(f.path, f.size_bytes) for f in manifest.files] == [("config.json", 2)]
+
+    (tmp_path / "prod.yaml").write_text(text.replace(commit, "d" * 40))
+    with pytest.raises(ValueError, match=f"no revision {'d' * 40} .it has: {commit}"):
+        model.directory(load(tmp_path / "prod.yaml"))
+
+
+def test_a_manifest_of_a_host_is_remembered_by_its_identity(source: Path) -> None:
+    manifest = model.manifest_of(source, "m")
+    assert model.remembered("0" * 64) is None
+    model.remember(manifest.encoded, manifest.identity)
+    assert model.remembered(manifest.identity) == manifest
+    with pytest.raises(ValueError, match="the manifest's hash"):
+        model.remember(manifest.encoded, "0" * 64)

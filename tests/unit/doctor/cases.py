@@ -16,6 +16,7 @@ from vllm_cluster.facts.doctor import HostFacts, parse
 from vllm_cluster.facts.doctor.read_gpu import smi
 from vllm_cluster.plan import Plan, environment, make_plan, paths
 from vllm_cluster.plan.containers import CONFIG_LABEL, labelled
+from vllm_cluster.plan.weights import ModelId
 from vllm_cluster.spec import load
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "doctor"
@@ -37,7 +38,7 @@ def sound() -> Case:
     model = re.search(r"^manifest ([0-9a-f]{64})$", head, re.MULTILINE)
     assert image
     assert model
-    plan = make_plan(description, image_id=image[0], model_id=model[1][:16])
+    plan = make_plan(description, image_id=image[0], model_id=ModelId("local-0", model[1]))
     facts = {name: parse(name, recorded(name), arrived_s=_arrival(name)) for name in plan.hosts}
     facts = {name: _as_planned(plan, host) for name, host in facts.items()}
     return Case(

@@ -52,6 +52,9 @@ ADDED = [
     ("storage: {disks: {/m: {devices: {node-a: UUID=ab12}, format: btrfs}}}", "storage.disks./m.format", "'btrfs'", "ext4 or xfs"),
     ("storage: {nfs: {/m: {server: node-a}}}", "storage.nfs./m.export", "missing", "absolute path"),
     ("storage: {nfs: {/m: {server: a b, export: /x}}}", "storage.nfs./m.server", "'a b'", "host of this cluster"),
+    ("ports: {weights_first: 6395, weights_last: 6394}", "ports.weights_last", "6395 to 6394", "in order"),
+    ("ports: {weights_first: 20100, weights_last: 20200}", "ports.weights_first", "20100 to 20200", "apart from"),
+    ("ports: {metrics: 6391}", "ports.metrics", "among ports.weights_first", "of its own"),
     ("storage: {reserve: some}", "storage.reserve", "'some'", "such as 5GiB"),
 ]  # fmt: skip
 

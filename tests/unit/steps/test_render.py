@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from vllm_cluster.control.context import MODEL_ID_DIGITS
 from vllm_cluster.plan import Plan, make_plan, paths
+from vllm_cluster.plan.weights import ModelId
 from vllm_cluster.spec import load
 from vllm_cluster.steps import configs
 from vllm_cluster.steps.render import exec_line, render
@@ -15,7 +15,9 @@ INVENTORIES = Path(__file__).parents[3] / "inventories"
 
 @pytest.fixture
 def plan() -> Plan:
-    return make_plan(load(INVENTORIES / "lab.yaml").description, model_id="0" * MODEL_ID_DIGITS)
+    return make_plan(
+        load(INVENTORIES / "lab.yaml").description, model_id=ModelId("local-0", "0" * 64, 1)
+    )
 
 
 @pytest.mark.parametrize(

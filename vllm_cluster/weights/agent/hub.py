@@ -18,6 +18,7 @@ from typing import Any
 
 from vllm_cluster.weights.agent.errors import WeightsError
 from vllm_cluster.weights.agent.layout import written_bytes
+from vllm_cluster.weights.agent.scan import HIDDEN
 from vllm_cluster.weights.agent.tree import BLOCK_BYTES
 
 EXPECTED_SUFFIX = ".expected.json"
@@ -73,7 +74,7 @@ def published(hub: Any, repo: str, revision: str) -> tuple[list[dict[str, Any]],
             "blob": item.blob_id,
         }
         for item in info.siblings or []
-        if item.rfilename != ".gitattributes"
+        if not any(part.startswith(HIDDEN) for part in item.rfilename.split("/"))
     ]
     return files, str(info.sha)
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vllm_cluster.weights.agent.errors import WeightsError
-from vllm_cluster.weights.manifest import META_DIR, ManifestError, check_path
+from vllm_cluster.weights.manifest import ManifestError, check_path
 
-# What hub tools leave beside a download, and our own; never part of a model.
-_NOT_THE_MODEL = {".cache", ".git", ".gitattributes", ".locks", META_DIR}
+# Hidden names are never part of a model: what hub tools leave beside a download (.cache,
+# .gitattributes, .locks), and our own.
+HIDDEN = "."
 
 
 @dataclass(frozen=True)
@@ -55,14 +56,13 @@ def scan(directory: Path) -> list[SourceFile]:
         raise WeightsError("no such directory", file=str(directory))
     found = []
     for here, directories, names in os.walk(directory, onerror=_unreadable):
-        at_top = Path(here) == directory
         for name in list(directories):
-            if at_top and name in _NOT_THE_MODEL:
+            if name.startswith(HIDDEN):
                 directories.remove(name)
             elif (Path(here) / name).is_symlink():
                 raise WeightsError("a link to a directory; give its target", file=f"{here}/{name}")
         for name in names:
-            if not (at_top and name in _NOT_THE_MODEL):
+            if not name.startswith(HIDDEN):
                 found.append(_look(directory, Path(here) / name))
     if not found:
         raise WeightsError("the directory has no files", file=str(directory))

@@ -1,0 +1,97 @@
+"""What a named revision turned out to be, kept beside the description and committed with it.
+
+`prod.yaml` has `prod.lock.json`. The first run that gets a revision from a hub, a host or a share
+writes what it is; every later run, from any machine, refuses anything else under that name.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from vllm_cluster.plan.weights import ModelId
+from vllm_cluster.spec import Cluster, DescriptionError, Problem
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def lock_file(cluster: Cluster) -> Path:
+    """Where it is kept."""
+    return cluster.file.with_suffix(".lock.json")
+
+
+def read(cluster: Cluster, revision: str) -> ModelId | None:
+    """What is written of the description's model at `revision`; None when nothing is.
+
+    Raises DescriptionError where the file cannot be read as one of ours.
+    """
+    file = lock_file(cluster)
+    try:
+        entry = _all(file).get(_key(cluster, revision))
+        if entry is None:
+            return None
+        found = ModelId(revision, str(entry["identity"]), int(entry["bytes"]))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise _broken(file, str(error)) from None
+    if not _SHA256.fullmatch(found.identity):
+        raise _broken(file, f"the identity {found.identity!r}")
+    return found
+
+
+def record(cluster: Cluster, model: ModelId) -> bool:
+    """Write what `model.revision` is; False when it is written already.
+
+    Raises DescriptionError when it is written as another: two runs at once obtained two models.
+    """
+    file = lock_file(cluster)
+    with file.parent.joinpath(f".{file.name}.guard").open("w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        known = read(cluster, model.revision)
+        if known is not None:
+            refuse_other(cluster, known, model)
+            return False
+        entries = _all(file)
+        entries[_key(cluster, model.revision)] = {
+            "identity": model.identity, "bytes": model.total_bytes,
+        }  # fmt: skip
+        new = file.with_name(f".{file.name}.{os.getpid()}.new")
+        new.write_text(json.dumps(entries, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        new.replace(file)
+    return True
+
+
+def refuse_other(cluster: Cluster, known: ModelId, found: ModelId) -> None:
+    """Raise DescriptionError when `found` is another model than the one that is written."""
+    if known.identity == found.identity:
+        return
+    words = (
+        f"{found.revision}, whose files are {found.identity[:16]}; {lock_file(cluster).name} says "
+        f"{known.identity[:16]}"
+    )
+    accepted = "the files that it was, or another name for these: a revision never changes"
+    raise DescriptionError(
+        cluster.file, [cluster.problem("model", "revision", found=words, accepted=accepted)]
+    )
+
+
+def _key(cluster: Cluster, revision: str) -> str:
+    return f"{cluster.description.model.directory}@{revision}"
+
+
+def _all(file: Path) -> dict[str, dict[str, Any]]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    if not isinstance(found, dict):
+        raise ValueError("not a JSON object")
+    return found
+
+
+def _broken(file: Path, reason: str) -> DescriptionError:
+    accepted = "the file as a run wrote it; take it back from version control, or remove it"
+    return DescriptionError(file, [Problem(0, "", reason, accepted)])
