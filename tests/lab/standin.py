@@ -48,6 +48,11 @@ case "$*" in
   *) cat /versions ;;
 esac
 """
+# What NVIDIA's toolkit puts into a container. A test writes /lost to take the GPUs away.
+_SMI = """#!/bin/bash
+[ ! -e /lost ] || { echo 'Failed to initialize NVML: Unknown Error'; exit 255; }
+echo "GPU 0: a stand-in"
+"""
 VERSIONS = {
     "python": "3.11.2", "ray": "2.60.0", "vllm": "0.32.0", "torch": "2.13.0", "cuda": "12.9",
 }  # fmt: skip
@@ -85,7 +90,8 @@ def _layer(lower: Path, versions: dict[str, str]) -> bytes:
             link = tarfile.TarInfo(name)
             link.type, link.linkname = tarfile.SYMTYPE, "/usr/bin/bash"
             tar.addfile(link)
-        for name, text in (("ray", _RAY), ("vllm", _VLLM), ("python3", _PYTHON)):
+        for name, text in (("ray", _RAY), ("vllm", _VLLM), ("python3", _PYTHON),
+                           ("nvidia-smi", _SMI)):  # fmt: skip
             _add(tar, f"usr/bin/{name}", text.encode(), mode=0o755)
         _add(tar, "usr/bin/mkdir", b"#!/bin/bash\n", mode=0o755)
         _add(tar, "versions", "".join(f"{k} {v}\n" for k, v in versions.items()).encode())

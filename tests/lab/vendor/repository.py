@@ -52,7 +52,7 @@ def build(folder: Path) -> Repository:
     pool.mkdir(parents=True)
     for package in _packages():
         _deb(package, folder / "tree", pool)
-    index = "\n".join(_entry(deb) for deb in sorted(pool.glob("*.deb")))
+    index = "\n".join(entry(deb, f"./{deb.name}") for deb in sorted(pool.glob("*.deb")))
     (pool / "Packages").write_text(index)
     digest = hashlib.sha256(index.encode()).hexdigest()
     release = (
@@ -60,17 +60,18 @@ def build(folder: Path) -> Repository:
         f"SHA256:\n {digest} {len(index.encode())} Packages\n"
     )
     (pool / "Release").write_text(release)
-    return Repository(pool, _signed(folder / "gnupg", pool))
+    return Repository(pool, signed(folder / "gnupg", pool))
 
 
 def _packages() -> list[Package]:
     every = []
     for version in DRIVERS:
         every += _driver(version)
-    for branch in ("580", "590"):
-        text = f"Package: {_SET}\nPin: version {branch}.*\nPin-Priority: 1000\n"
-        path = f"etc/apt/preferences.d/nvidia-driver-pinning-{branch}"
-        every.append(Package(f"nvidia-driver-pinning-{branch}", "1", files={path: (text, 0o644)}))
+    for which, pin in {"580": "580.*", "590": "590.*", **{v: f"{v}-1" for v in DRIVERS}}.items():
+        text = f"Package: {_SET}\nPin: version {pin}\nPin-Priority: 1000\n"
+        name = f"nvidia-driver-pinning-{which}"
+        files = {f"etc/apt/preferences.d/{name}": (text, 0o644)}
+        every.append(Package(name, "1", files=files))
     for version in TOOLKITS:
         every += _toolkit(version)
     return every
@@ -90,6 +91,7 @@ def _driver(version: str) -> list[Package]:
             "nvidia-open", full, needs,
             {
                 "usr/share/standin/version": (f"{version}\n", 0o644),
+                "usr/local/sbin/modinfo": ((HERE / "modinfo").read_text(), 0o755),
                 "usr/lib/standin/load-module": ((HERE / "load-module").read_text(), 0o755),
                 "lib/systemd/system/standin-nvidia-module.service": (
                     _unit("/usr/lib/standin/load-module", before="nvidia-persistenced.service"),
@@ -121,6 +123,7 @@ def _driver(version: str) -> list[Package]:
 def _toolkit(version: str) -> list[Package]:
     same = f"(= {version})"
     ctk, runtime = ((HERE / n).read_text() for n in ("nvidia-ctk", "nvidia-container-runtime"))
+    ctk = ctk.replace("@VERSION@", version.partition("-")[0])
     return [
         Package("libnvidia-container1", version),
         Package("libnvidia-container-tools", version, f"libnvidia-container1 {same}"),
@@ -165,16 +168,18 @@ def _deb(package: Package, tree: Path, pool: Path) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
-def _entry(deb: Path) -> str:
+def entry(deb: Path, path: str) -> str:
+    """What a Packages file says of `deb`, which lies at `path` in the repository."""
     fields = subprocess.run(
         ["dpkg-deb", "--field", str(deb)], check=True, capture_output=True, text=True
     ).stdout
     data = deb.read_bytes()
     digest = hashlib.sha256(data).hexdigest()
-    return f"{fields}Filename: ./{deb.name}\nSize: {len(data)}\nSHA256: {digest}\n"
+    return f"{fields}Filename: {path}\nSize: {len(data)}\nSHA256: {digest}\n"
 
 
-def _signed(home: Path, pool: Path) -> str:
+def signed(home: Path, pool: Path) -> str:
+    """Sign `pool`/Release with a new key, left beside it; the key's fingerprint."""
     home.mkdir(mode=0o700)
 
     def gpg(*arguments: str) -> str:
