@@ -9,6 +9,7 @@ import pytest
 
 from tests.lab.bare import Bare, bare, listening, ok, scan
 from tests.lab.harness import await_true
+from vllm_cluster.facts.firewall import POLICY
 from vllm_cluster.lab import Lab
 
 SSH, API = 22, 8000
@@ -193,6 +194,27 @@ def test_a_firewall_that_is_active_is_used_and_kept(hosts: Bare, tool: str) -> N
 
     if tool == "ufw":
         _unconfirmed_rules_are_gone_after_a_reboot(hosts)
+
+
+def test_firewalls_rules_that_a_reload_would_lose_are_not_lost(hosts: Bare) -> None:
+    hosts.install("firewalld", only=hosts.a)
+    ok(hosts.a, "systemctl start firewalld; until firewall-cmd --state; do sleep 0.1; done")
+    direct = "rule ipv4 filter INPUT 0 -p tcp --dport 9101 -j ACCEPT"
+    for add, ask, told in (
+        ("--add-port=9100/tcp", "--query-port=9100/tcp", "9100/tcp"),
+        (f"--direct --add-{direct}", f"--direct --query-{direct}", "--dport 9101"),
+    ):
+        ok(hosts.a, f"firewall-cmd {add}")  # in force, and in no file
+        said = hosts.refused("firewall", "node-a")
+        assert "firewalld has rules that are not permanent" in said
+        assert told in said
+        assert "firewall-cmd --runtime-to-permanent" in said
+        assert ok(hosts.a, f"firewall-cmd {ask}").strip() == "yes"
+        assert hosts.a.exec("test", "-e", POLICY).returncode != 0
+        ok(hosts.a, "firewall-cmd --runtime-to-permanent")
+    hosts.apply("firewall", "node-a")
+    assert ok(hosts.a, f"firewall-cmd {ask}").strip() == "yes"
+    assert hosts.changed("firewall", "node-a") == []
 
 
 def _unconfirmed_rules_are_gone_after_a_reboot(hosts: Bare) -> None:
