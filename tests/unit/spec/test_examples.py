@@ -1,5 +1,6 @@
 """The descriptions that people copy are sound."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,20 @@ INVENTORIES = Path(__file__).parents[3] / "inventories"
 @pytest.mark.parametrize("name", ["prod.yaml", "lab.yaml"])
 def test_an_example_is_a_sound_description(name: str) -> None:
     assert load(INVENTORIES / name).description.head == "node-a"
+
+
+def test_what_an_example_shows_as_a_default_is_one(tmp_path: Path) -> None:
+    text = (INVENTORIES / "prod.yaml").read_text()
+    shown, count = re.subn(r"^#(?=( {2,})?[a-z_]+:)", "", text, flags=re.MULTILINE)
+    assert count == 39
+    (tmp_path / "prod.yaml").write_text(shown)
+    plain, full = (load(folder / "prod.yaml").description for folder in (INVENTORIES, tmp_path))
+    assert full == plain
+    for section in ("names", "driver", "toolkit", "docker", "kernel", "clock", "storage", "limits"):
+        assert full.model_fields_set >= {section}, section
+        assert getattr(full, section).model_fields_set == {
+            *type(getattr(full, section)).model_fields
+        }
 
 
 def test_sizes_are_bytes() -> None:
