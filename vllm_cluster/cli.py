@@ -19,6 +19,11 @@ COMMANDS = {
         "Findings, state and logs in one archive, secrets taken out.",
     ),
     "plan": ("vllm_cluster.commands.plan", "Show what follows from a description. Needs no host."),
+    "lock": (
+        "vllm_cluster.commands.lock",
+        "Write down what the hosts are made of; runs refuse anything else.",
+    ),
+    "seed": ("vllm_cluster.commands.seed", "What an installer is told of a host."),
     "rotate": ("vllm_cluster.commands.rotate", "Make new values of generated secrets."),
 }
 

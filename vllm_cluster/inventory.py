@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from vllm_cluster.control import pinned
 from vllm_cluster.control.context import context
 from vllm_cluster.plan import HostPlan
+from vllm_cluster.plan.pins import HostPins
 from vllm_cluster.spec import Cluster, DescriptionError
 
 Group = list[tuple[str, dict[str, Any]]]
@@ -21,16 +24,20 @@ def groups(file: Path) -> tuple[Group, Group]:
     """
     try:
         known = context(file.resolve())
+        locked = pinned.enforce(known)
     except DescriptionError as error:
         print(error.text(), file=sys.stderr)
         raise SystemExit(error.exit_code) from None
     hosts = known.plan.hosts.values()
-    head = [_host(known.cluster, host) for host in hosts if host.role == "head"]
-    workers = [_host(known.cluster, host) for host in hosts if host.role == "worker"]
+    pins = locked.hosts if locked else {}
+    head = [_host(known.cluster, host, pins) for host in hosts if host.role == "head"]
+    workers = [_host(known.cluster, host, pins) for host in hosts if host.role == "worker"]
     return head, workers
 
 
-def _host(cluster: Cluster, host: HostPlan) -> tuple[str, dict[str, Any]]:
+def _host(
+    cluster: Cluster, host: HostPlan, pins: Mapping[str, HostPins]
+) -> tuple[str, dict[str, Any]]:
     ssh = cluster.description.ssh
     data: dict[str, Any] = {
         "ssh_hostname": host.ssh,
@@ -39,6 +46,8 @@ def _host(cluster: Cluster, host: HostPlan) -> tuple[str, dict[str, Any]]:
         "ssh_strict_host_key_checking": ssh.host_keys,
         "_sudo": ssh.user != "root",
         "description": str(cluster.file),
+        # Versions that operations.packages installs, and no others.
+        "locked_packages": dict(pins[host.name].packages) if host.name in pins else {},
     }
     for name in ("key", "config_file", "known_hosts_file"):
         value = getattr(ssh, name)

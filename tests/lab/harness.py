@@ -35,7 +35,7 @@ class Cluster:
     def secrets(self) -> dict[str, str]:
         """The generated secrets by name."""
         folder = self.inventory.parent / ".secrets" / "lab"
-        return {path.name: path.read_text().strip() for path in folder.iterdir()}
+        return {path.name: path.read_text().strip() for path in folder.iterdir() if path.is_file()}
 
     def pyinfra(self, *options: str, deploy: str = DEPLOY) -> subprocess.CompletedProcess[str]:
         """Run pyinfra as a person does, from the project's root; its exit code is not judged."""

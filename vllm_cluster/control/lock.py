@@ -1,6 +1,7 @@
-"""What a named revision turned out to be, kept beside the description and committed with it.
+"""The lock file, kept beside the description and committed with it.
 
-`prod.yaml` has `prod.lock.json`. The first run that gets a revision from a hub, a host or a share
+`prod.yaml` has `prod.lock.json`. Here are its `models`: what a named revision turned out to be; the
+rest is control.pinned's. The first run that gets a revision from a hub, a host or a share
 writes what it is; every later run, from any machine, refuses anything else under that name.
 """
 
@@ -10,6 +11,8 @@ import fcntl
 import json
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +34,14 @@ def read(cluster: Cluster, revision: str) -> ModelId | None:
     """
     file = lock_file(cluster)
     try:
-        entry = _all(file).get(_key(cluster, revision))
+        entry = load(file).get("models", {}).get(_key(cluster, revision))
         if entry is None:
             return None
         found = ModelId(revision, str(entry["identity"]), int(entry["bytes"]))
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise _broken(file, str(error)) from None
+        raise broken(file, str(error)) from None
     if not _SHA256.fullmatch(found.identity):
-        raise _broken(file, f"the identity {found.identity!r}")
+        raise broken(file, f"the identity {found.identity!r}")
     return found
 
 
@@ -48,20 +51,44 @@ def record(cluster: Cluster, model: ModelId) -> bool:
     Raises DescriptionError when it is written as another: two runs at once obtained two models.
     """
     file = lock_file(cluster)
-    with file.parent.joinpath(f".{file.name}.guard").open("w") as guard:
-        fcntl.flock(guard, fcntl.LOCK_EX)
+    with alone(cluster):
         known = read(cluster, model.revision)
         if known is not None:
             refuse_other(cluster, known, model)
             return False
-        entries = _all(file)
-        entries[_key(cluster, model.revision)] = {
+        content = load(file)
+        content.setdefault("models", {})[_key(cluster, model.revision)] = {
             "identity": model.identity, "bytes": model.total_bytes,
         }  # fmt: skip
-        new = file.with_name(f".{file.name}.{os.getpid()}.new")
-        new.write_text(json.dumps(entries, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        new.replace(file)
+        save(file, content)
     return True
+
+
+@contextmanager
+def alone(cluster: Cluster) -> Iterator[None]:
+    """One reader who writes at a time, in all processes of this machine."""
+    file = lock_file(cluster)
+    with file.parent.joinpath(f".{file.name}.guard").open("w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        yield
+
+
+def load(file: Path) -> dict[str, Any]:
+    """The whole file; empty where there is none. Raises OSError, ValueError."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    if not isinstance(found, dict):
+        raise ValueError("not a JSON object")
+    return found
+
+
+def save(file: Path, content: dict[str, Any]) -> None:
+    """Write the whole file, at once or not at all."""
+    new = file.with_name(f".{file.name}.{os.getpid()}.new")
+    new.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    new.replace(file)
 
 
 def refuse_other(cluster: Cluster, known: ModelId, found: ModelId) -> None:
@@ -82,16 +109,7 @@ def _key(cluster: Cluster, revision: str) -> str:
     return f"{cluster.description.model.directory}@{revision}"
 
 
-def _all(file: Path) -> dict[str, dict[str, Any]]:
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    if not isinstance(found, dict):
-        raise ValueError("not a JSON object")
-    return found
-
-
-def _broken(file: Path, reason: str) -> DescriptionError:
+def broken(file: Path, reason: str) -> DescriptionError:
+    """What to raise where the file is not as it was written."""
     accepted = "the file as a run wrote it; take it back from version control, or remove it"
     return DescriptionError(file, [Problem(0, "", reason, accepted)])

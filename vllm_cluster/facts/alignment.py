@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pyinfra.api.command import QuoteString, StringCommand
 from pyinfra.api.facts import FactBase
 
+from vllm_cluster.facts.pins import QUERY
 from vllm_cluster.plan import paths
 
 # Versions inside the image, read once an image: its ID says that they cannot change.
@@ -27,6 +28,9 @@ fi
 echo "manifest $(sha256sum "$manifest" 2>/dev/null | cut -d' ' -f1)"
 card=$(ip -o -4 address show | awk -v a="$address" '{split($4, p, "/"); if (p[1] == a) print $2}')
 echo "mtu $(cat "/sys/class/net/$card/mtu" 2>/dev/null)"
+if [ "$locked" = yes ]; then
+  @QUERY@
+fi
 if [ "$nvidia" = yes ]; then
   echo "driver_loaded $(cat /sys/module/nvidia/version 2>/dev/null)"
   echo "driver_installed $(modinfo -F version nvidia 2>/dev/null)"
@@ -52,26 +56,36 @@ class HostFacts:
 
 
 class Alignment(FactBase[HostFacts]):
-    """See HostFacts. `image` as Docker names it, `manifest` a path, `address` on the fabric."""
+    """See HostFacts. `image` as Docker names it, `manifest` a path, `address` on the fabric.
+
+    `locked`: versions of packages too, as a lock holds them.
+    """
 
     @staticmethod
     def default() -> HostFacts:
         return HostFacts({}, 0.0, 0.0)
 
-    def command(self, image: str, manifest: str, address: str, nvidia: bool) -> StringCommand:
+    def command(
+        self, image: str, manifest: str, address: str, nvidia: bool, locked: bool = False
+    ) -> StringCommand:
         values = {
             "image": image, "manifest": manifest, "address": address, "versions": VERSIONS,
-            "nvidia": "yes" if nvidia else "no",
+            "nvidia": "yes" if nvidia else "no", "locked": "yes" if locked else "no",
         }  # fmt: skip
         lines = [f"{name}={shlex.quote(value)}" for name, value in values.items()]
-        return StringCommand("sh", "-c", QuoteString("\n".join([*lines, _SCRIPT])))
+        return StringCommand(
+            "sh", "-c", QuoteString("\n".join([*lines, _SCRIPT.replace("@QUERY@", QUERY)]))
+        )
 
     def process(self, output: list[str]) -> HostFacts:
         values: dict[str, str] = {}
         gpus: list[tuple[str, str]] = []
         for line in output:
             key, _, value = line.strip().partition(" ")
-            if key == "gpu":
+            if key == "package":
+                name, _, version = value.partition("\t")
+                values[f"package {name}"] = version.strip()
+            elif key == "gpu":
                 model, _, memory_mib = value.rpartition(",")
                 gpus.append((model.strip(), memory_mib.strip()))
             elif key:

@@ -21,6 +21,7 @@ from vllm_cluster.facts.alignment import VERSIONS, Alignment
 from vllm_cluster.operations.refuse import refuse
 from vllm_cluster.plan.alignment import Expected, Observed, Table, align
 from vllm_cluster.plan.alignment_text import to_json, to_lines
+from vllm_cluster.plan.pins import HostPins, with_drift
 
 # Metadata alone: importing vLLM takes ten seconds and wants a GPU.
 _ASK_IMAGE = """
@@ -42,6 +43,7 @@ class Asked:
     manifest: str
     address: str
     nvidia: bool
+    locked: bool = False
 
 
 # What each host of a run answered. A run is a State; its hosts work through an operation
@@ -76,7 +78,7 @@ def _observe(state: State, host: Host, asked: Asked) -> Observed:
     sent_s = time.time()
     found = host.get_fact(
         Alignment, image=asked.image, manifest=asked.manifest,
-        address=asked.address, nvidia=asked.nvidia,
+        address=asked.address, nvidia=asked.nvidia, locked=asked.locked,
     )  # fmt: skip
     received_s = time.time()
     # The script began after it was sent and ended before its answer came: whatever offset is
@@ -93,14 +95,19 @@ def _observe_again(state: State, host: Host, asked: Asked) -> bool:
 
 @operation()
 def agreed(
-    asked: Mapping[str, Asked], expected: Expected, show: bool = False, file: Path | None = None
+    asked: Mapping[str, Asked],
+    expected: Expected,
+    locked: Mapping[str, HostPins],
+    show: bool = False,
+    file: Path | None = None,
 ) -> Generator[StringCommand, None, None]:
     """Refuse on every host where one red cell is in the table over all of them.
 
-    `show` prints the table in any case, `file` gets it as JSON.
+    What a host has shall be as `locked` too. `show` prints the table in any case, `file` gets it
+    as JSON.
     """
     observed = _all(host.state, asked)
-    table = align(observed, expected)
+    table = with_drift(align(observed, expected), observed, locked)
     if host.state.current_stage == StateStage.Execute and _speaks(host.state, asked):
         if file is not None:
             file.write_text(json.dumps(to_json(table), indent=2) + "\n")

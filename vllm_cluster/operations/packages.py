@@ -10,6 +10,8 @@ from pyinfra.api.facts import FactBase
 from pyinfra.api.operation import operation
 from pyinfra.context import host
 
+from vllm_cluster.operations import locked_versions
+
 LOCK_WAIT_S = 300
 
 # A fresh server's first boot runs apt by itself. apt-get waits for dpkg's lock where it is told
@@ -68,7 +70,7 @@ def install(
     """Install `packages` (`NAME` or `NAME=VERSION`), and those of `optional` that apt knows.
 
     A source that fails to update is told and not fatal: it may be another's, and what is known
-    may be enough.
+    may be enough. Under a lock each package of it comes in the locked version, or none does.
     """
     names = list(packages)
     host.log(f"installs {', '.join(names)}")
@@ -78,4 +80,9 @@ def install(
         f"$(apt-cache show {shlex.quote(name)} >/dev/null 2>&1 && echo {shlex.quote(name)})"
         for name in optional
     )
+    locked: dict[str, str] = host.data.get("locked_packages") or {}
+    if locked:
+        options = f"{locked_versions.OPTION} {options}"
+        simulated = f"install --no-install-recommends {options} {words} {also}"
+        yield locked_versions.pinned(locked, simulated)
     yield StringCommand(f"{_SHELL}apt install --no-install-recommends {options} {words} {also}")

@@ -13,6 +13,8 @@ from typing import Any, Literal
 
 from vllm_cluster.spec.hosts_checks import CHECKS as HOSTS_CHECKS
 from vllm_cluster.spec.hosts_model import Driver
+from vllm_cluster.spec.install_checks import CHECKS as INSTALL_CHECKS
+from vllm_cluster.spec.install_model import Install
 from vllm_cluster.spec.model import (
     Host,
     Image,
@@ -60,6 +62,7 @@ class Parts:
     driver: Driver | None = None
     model: Model | None = None
     weights: Weights | None = None
+    install: Install | None = None
 
 
 def unique_addresses(parts: Parts) -> Iterator[Finding]:
@@ -304,4 +307,5 @@ CHECKS: tuple[Callable[[Parts], Iterator[Finding]], ...] = (
     *STORAGE_CHECKS,
     *WEIGHTS_CHECKS,
     *HOSTS_CHECKS,
+    *INSTALL_CHECKS,
 )

@@ -45,6 +45,7 @@ def check(source: Source) -> Cluster:
 _SECTIONS: tuple[str, ...] = (
     "head", "workers", "network", "parallel", "memory", "ports",
     "serve", "secrets", "image", "ssh", "storage", "driver", "model", "weights",
+    "install",
 )  # fmt: skip
 
 

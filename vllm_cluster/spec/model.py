@@ -20,6 +20,7 @@ from vllm_cluster.spec.hosts_model import (
     Rdma,
     Toolkit,
 )
+from vllm_cluster.spec.install_model import Install
 from vllm_cluster.spec.problems import DescriptionError, Problem
 from vllm_cluster.spec.storage_model import Storage
 from vllm_cluster.spec.types import (
@@ -271,6 +272,10 @@ class Description(Section):
     kernel: Kernel = Kernel()
     clock: Clock = Clock()
     rdma: Rdma | None = Field(None, description="{devices: [mlx5_0]}; default: no RDMA")
+    install: Install | None = Field(
+        None,
+        description="{system, hosts}: what `vllm-cluster seed` tells an installer; default: none",
+    )
 
 
 class Cluster(BaseModel):

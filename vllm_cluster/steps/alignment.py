@@ -7,9 +7,11 @@ from pathlib import Path
 from pyinfra.api.deploy import deploy
 from pyinfra.context import host
 
+from vllm_cluster.control import pinned
 from vllm_cluster.operations import alignment
 from vllm_cluster.operations.alignment import Asked
 from vllm_cluster.plan.alignment import Expected
+from vllm_cluster.plan.pins import HostPins
 from vllm_cluster.steps import here
 
 
@@ -23,17 +25,29 @@ def align_step(show: bool = False) -> None:
         name="Let the hosts agree before anything is started",
         asked=asked,
         expected=_expected(),
+        locked=_locked(),
         show=show,
         file=Path(file) if file else None,
     )
 
 
 def _asked() -> dict[str, Asked]:
-    plan = here.plan()
+    plan, locked = here.plan(), _locked()
     return {
-        name: Asked(plan.image, plan.weights.manifest, other.address, plan.accelerator == "nvidia")
+        name: Asked(
+            plan.image,
+            plan.weights.manifest,
+            other.address,
+            plan.accelerator == "nvidia",
+            name in locked,
+        )
         for name, other in plan.hosts.items()
     }
+
+
+def _locked() -> dict[str, HostPins]:
+    pins = pinned.read(here.known().cluster)
+    return {} if pins is None else dict(pins.hosts)
 
 
 def _expected() -> Expected:

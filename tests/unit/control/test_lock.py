@@ -45,12 +45,12 @@ def test_other_revisions_stay_as_they_are(cluster: Cluster) -> None:
     lock.record(cluster, ONE)
     lock.record(cluster, ModelId("v2", "c" * 64, 9))
     assert lock.read(cluster, "v1") == ONE
-    assert len(json.loads(lock.lock_file(cluster).read_text())) == 2
+    assert len(json.loads(lock.lock_file(cluster).read_text())["models"]) == 2
 
 
 NAME = "llama-3.3-70b-instruct@v1"
-BROKEN = ["{", "[]", f'{{"{NAME}": {{"identity": 5}}}}',
-          f'{{"{NAME}": {{"identity": "x", "bytes": 1}}}}']  # fmt: skip
+BROKEN = ["{", "[]", f'{{"models": {{"{NAME}": {{"identity": 5}}}}}}', '{"models": 1}',
+          f'{{"models": {{"{NAME}": {{"identity": "x", "bytes": 1}}}}}}']  # fmt: skip
 
 
 @pytest.mark.parametrize("text", BROKEN)

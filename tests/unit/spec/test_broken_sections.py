@@ -12,6 +12,19 @@ PROD = (Path(__file__).parents[3] / "inventories" / "prod.yaml").read_text()
 
 # (what is added to the example, the key, words of what was found, words of what is accepted)
 ADDED = [
+    ('install: {system: centos-9}', 'install.system', "'centos-9'", 'ubuntu-24.04'),
+    ('install: {system: debian-12, password: x}', 'install.password', 'unknown key', 'authorized_keys'),
+    ('install: {system: debian-12, hosts: {node-b: {disk: /dev/sda}}}', 'install.hosts.node-b.disk', "'/dev/sda'", '/dev/disk/by-id'),
+    ('install: {system: debian-12, hosts: {node-b: {disk: /dev/disk/by-id/nvme-x-part1}}}', 'install.hosts.node-b.disk', '-part1', 'whole disk'),
+    ('install: {system: debian-12, hosts: {node-b: {disk: /dev/disk/by-id/nvme-x, cards: [{address: 192.168.1.11/24}]}}}', 'install.hosts.node-b.cards[0]', 'neither mac nor name', 'one of mac and name'),
+    ('install: {system: debian-12, hosts: {node-b: {disk: /dev/disk/by-id/nvme-x, cards: [{name: eth0, mac: "52:54:00:00:00:01", address: 192.168.1.11/24}]}}}', 'install.hosts.node-b.cards[0]', 'mac and name', 'one of'),
+    ('install: {system: debian-12, hosts: {node-b: {disk: /dev/disk/by-id/nvme-x, cards: [{mac: "52:54", address: 192.168.1.11/24}]}}}', 'install.hosts.node-b.cards[0].mac', "'52:54'", '52:54:00:12:34:56'),
+    ('install: {system: debian-12, hosts: {node-b: {disk: /dev/disk/by-id/nvme-x, cards: [{name: eth0, address: 192.168.1.99/24}]}}}', 'install.hosts.node-b.cards', '192.168.1.99', 'a card with 192.168.1.11'),
+    ('install: {system: debian-12, hosts: {node-b: {disk: /dev/disk/by-id/nvme-x, cards: [{name: eth0, address: 192.168.1.11/24, gateway: 10.0.0.1}]}}}', 'install.hosts.node-b.cards[0].gateway', '10.0.0.1', 'in 192.168.1.0/24'),
+    ('install: {system: debian-12, hosts: {node-b: {disk: /dev/disk/by-id/nvme-x, cards: [{name: e0, address: 192.168.1.11/24}, {name: e0, address: 10.0.0.2/24}]}}}', 'install.hosts.node-b.cards[1].name', 'e0 of node-b again', 'of its own'),
+    ('install: {system: debian-12, authorized_keys: [my key], hosts: {}}', 'install.authorized_keys[0]', "'my key'", 'ssh-ed25519'),
+    ('install: {system: debian-12, mirror: ftp://x, hosts: {}}', 'install.mirror', 'ftp://x', 'http://HOST/PATH'),
+    ('install: {system: debian-12, hosts: {node-z: {disk: /dev/disk/by-id/nvme-x, cards: [{name: e0, address: 10.0.0.2/24}]}}}', 'install.hosts.node-z', 'not under hosts', 'node-a, node-b'),
     ("docker: {data_root: data}", "docker.data_root", "'data'", "absolute path"),
     ("docker: {packages: snap}", "docker.packages", "'snap'", "distribution (docker.io)"),
     ("docker: {log: {driver: syslog}}", "docker.log.driver", "'syslog'", "local, json-file"),

@@ -1,0 +1,147 @@
+"""What a lock holds, and how something else is told from it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from vllm_cluster.control import lock, pinned
+from vllm_cluster.control.context import Context
+from vllm_cluster.facts import pins as fact
+from vllm_cluster.plan import make_plan
+from vllm_cluster.plan.alignment import Expected, Observed, align
+from vllm_cluster.plan.pins import HostPins, Pins, changes, declared_drift, host_drift, with_drift
+from vllm_cluster.plan.weights import ModelId
+from vllm_cluster.spec import Cluster, DescriptionError, RefusedError, load
+from vllm_cluster.weights.manifest import FileEntry, make_manifest
+
+INVENTORIES = Path(__file__).parents[3] / "inventories"
+HOST = HostPins("Debian GNU/Linux 12", "6.1.0-28-amd64", {"docker.io": "20.10.24", "rsync": "3.2"})
+PINS = Pins("lab", {"identity": "aa", "name": "tiny"}, {"reference": "r"}, {"node-b": HOST})
+
+
+def test_a_lock_comes_back_as_it_was_written() -> None:
+    assert Pins.from_data(PINS.to_data()) == PINS
+
+
+@pytest.mark.parametrize("data", [[], "x", {"hosts": []}, {"hosts": {"a": 1}}, {"model": 3}])
+def test_what_is_no_lock_is_not_read_as_one(data: object) -> None:
+    with pytest.raises(ValueError, match="not the mapping"):
+        Pins.from_data(data)
+
+
+def test_packages_that_a_host_has_besides_are_no_drift() -> None:
+    found = replace(HOST, packages={**HOST.packages, "nfs-common": "1"})
+    assert list(host_drift(HOST, found)) == []
+
+
+def test_every_drift_of_a_host_is_told() -> None:
+    found = HostPins("Debian GNU/Linux 13", "6.12", {"docker.io": "26.1"})
+    assert [drift.text() for drift in host_drift(HOST, found)] == [
+        "system: locked Debian GNU/Linux 12, found Debian GNU/Linux 13",
+        "kernel: locked 6.1.0-28-amd64, found 6.12",
+        "package docker.io: locked 20.10.24, found 26.1",
+        "package rsync: locked 3.2, found nothing",
+    ]
+
+
+def test_what_cannot_be_known_here_is_not_held_against_the_description() -> None:
+    locked = replace(PINS, image={"reference": "r", "id": "sha256:1"})
+    assert declared_drift(locked, PINS) == []
+    other = replace(PINS, model={"identity": "bb", "name": "tiny"})
+    assert [drift.key for drift in declared_drift(locked, other)] == ["model.identity"]
+
+
+def test_changes_are_told_a_line_each() -> None:
+    after = replace(PINS, hosts={"node-b": replace(HOST, kernel="6.1.0-30-amd64")})
+    assert changes(PINS, after) == [
+        "hosts.node-b.kernel: 6.1.0-28-amd64, now 6.1.0-30-amd64",
+    ]
+    assert changes(PINS, PINS) == []
+
+
+def test_a_drifted_host_is_a_red_cell_that_stops_the_run() -> None:
+    values = {"os": HOST.os, "kernel": HOST.kernel, "package docker.io": "26.1",
+              "package rsync": "3.2"}  # fmt: skip
+    observed = {"node-a": Observed(values), "node-b": Observed(values)}
+    expected = Expected("node-a", {"node-a": 1, "node-b": 1}, False, "", "", "", "")
+    table = align(observed, expected)
+    held = with_drift(table, observed, {"node-b": HOST})
+    new = [problem for problem in held.problems if problem not in table.problems]
+    assert [(p.hosts, p.title, p.found) for p in new] == [
+        (("node-b",), "package docker.io", "26.1")
+    ]
+    assert "vllm-cluster lock" in new[0].fix
+    row = held.rows["package docker.io, locked"]
+    assert {name: cell.state for name, cell in row.items()} == {"node-b": "red"}
+    assert with_drift(table, observed, {}) == table
+
+
+def test_the_script_says_what_this_machine_has() -> None:
+    if shutil.which("dpkg-query") is None:
+        pytest.skip("the hosts are Debian or Ubuntu; this is another system")
+    text = fact.script("none").replace("nftables", "dpkg")
+    done = subprocess.run(["sh", "-s"], input=text, capture_output=True, text=True, check=True)
+    found = fact.parse(done.stdout.splitlines())
+    kernel = subprocess.run(["uname", "-r"], capture_output=True, text=True, check=True).stdout
+    assert found["kernel"] == kernel.strip()
+    version = ["dpkg-query", "--show", "--showformat=${Version}", "dpkg"]
+    shown = subprocess.run(version, capture_output=True, text=True, check=True).stdout
+    assert found["package dpkg"] == shown
+
+
+@pytest.fixture
+def known(tmp_path: Path) -> Context:
+    """A context without secrets, of the lab's description."""
+    shutil.copy(INVENTORIES / "lab.yaml", tmp_path / "lab.yaml")
+    cluster: Cluster = load(tmp_path / "lab.yaml")
+    manifest = make_manifest(
+        "tiny", "local", 2**20, [FileEntry("config.json", 2, "0" * 64, ("0" * 64,))]
+    )
+    plan = make_plan(
+        cluster.description, image_id="sha256:1", model_id=ModelId("local", manifest.identity, 2)
+    )
+    return Context(cluster, plan, tmp_path / "image.tar", tmp_path, manifest, {})
+
+
+def test_a_run_without_a_lock_is_free(known: Context) -> None:
+    assert pinned.enforce(known) is None
+
+
+def test_a_run_under_its_lock_goes_on(known: Context) -> None:
+    assert pinned.write(known.cluster, pinned.declared(known))
+    assert not pinned.write(known.cluster, pinned.declared(known))
+    assert pinned.enforce(known) == pinned.declared(known)
+
+
+def test_another_image_or_model_is_refused_with_key_and_fix(known: Context) -> None:
+    declared = pinned.declared(known)
+    pinned.write(known.cluster, replace(declared, image={**declared.image, "id": "sha256:2"}))
+    with pytest.raises(RefusedError) as refused:
+        pinned.enforce(known)
+    text = refused.value.text()
+    assert "lab.lock.json: image.id: found sha256:1, but sha256:2 is locked" in text
+    assert "make lock" in text
+    assert refused.value.exit_code == 1
+
+
+def test_revisions_of_models_stay_in_the_file_and_lock_no_host(known: Context) -> None:
+    model = ModelId("v1", "a" * 64, 7)
+    lock.record(known.cluster, model)
+    assert pinned.read(known.cluster) is None
+    pinned.write(known.cluster, PINS)
+    assert lock.read(known.cluster, "v1") == model
+    assert pinned.read(known.cluster) == PINS
+    lock.record(known.cluster, ModelId("v2", "b" * 64, 7))
+    assert pinned.read(known.cluster) == PINS
+
+
+def test_a_file_that_is_no_lock_is_bad_input(known: Context) -> None:
+    lock.lock_file(known.cluster).write_text("{")
+    with pytest.raises(DescriptionError, match=r"lab\.lock\.json") as error:
+        pinned.read(known.cluster)
+    assert error.value.exit_code == 2

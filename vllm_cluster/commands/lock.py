@@ -1,0 +1,96 @@
+"""`vllm-cluster lock`: write down what the running hosts are made of."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from vllm_cluster.control import pinned
+from vllm_cluster.control.context import Context, context
+from vllm_cluster.control.lock import lock_file
+from vllm_cluster.doctor.reach import ANSWER_TIMEOUT_S, Reply, root_command, run, ssh_argv
+from vllm_cluster.facts.pins import parse, script
+from vllm_cluster.plan.pins import Pins, changes, declared_drift, host_drift, seen_pins
+
+
+@click.command(
+    help="Write beside the description FILE what a rebuild must reproduce, read from its running "
+    "hosts: system, kernel, packages; and the image and the model that FILE names."
+)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--check", is_flag=True, help="Write nothing; exit code 1 where something drifted.")
+@click.option("--json", "as_json", is_flag=True, help="The lock itself, as JSON.")
+def command(file: Path, *, check: bool, as_json: bool) -> None:
+    """Exit code 1 where a host does not answer: half a lock would lock half a cluster."""
+    known = context(file.resolve())
+    old = pinned.read(known.cluster)
+    replies = _ask(known)
+    silent = {name: reply for name, reply in replies.items() if reply.code != 0}
+    for name, reply in silent.items():
+        words = reply.err.strip().splitlines()[-1:] or [f"exit code {reply.code}"]
+        click.echo(f"{name}: {words[0]}", err=True)
+    if silent:
+        click.echo("nothing was written: a lock is of all hosts as they run", err=True)
+        sys.exit(1)
+    seen = {name: parse(reply.out.splitlines()) for name, reply in replies.items()}
+    new = _pins(known, seen)
+    if as_json:
+        click.echo(json.dumps(new.to_data(), indent=2, sort_keys=True))
+    if check:
+        sys.exit(_checked(known, old, new, quiet=as_json))
+    wrote = pinned.write(known.cluster, new)
+    if not as_json:
+        for line in changes(old or Pins(), new) if old else []:
+            click.echo(line)
+        state = "written" if wrote else "says that already"
+        click.echo(f"{lock_file(known.cluster)}: {state}")
+    _mention_older(seen)
+
+
+def _ask(known: Context) -> dict[str, Reply]:
+    text = script(known.plan.image)
+
+    def one(name: str) -> Reply:
+        argv = ssh_argv(known.cluster, known.plan.hosts[name])
+        return run([*argv, root_command(known.cluster, "sh -s")], text, ANSWER_TIMEOUT_S)
+
+    names = list(known.plan.hosts)
+    with ThreadPoolExecutor(len(names)) as pool:
+        return dict(zip(names, pool.map(one, names), strict=True))
+
+
+def _pins(known: Context, seen: Mapping[str, dict[str, str]]) -> Pins:
+    declared = pinned.declared(known)
+    ids = {values.get("image", "") for values in seen.values()}
+    if known.archive is None and len(ids) == 1 and ids != {""}:
+        # A registry's digest names a manifest; the ID is what runs.
+        declared = replace(declared, image={**declared.image, "id": ids.pop()})
+    return replace(declared, hosts={name: seen_pins(values) for name, values in seen.items()})
+
+
+def _checked(known: Context, old: Pins | None, new: Pins, *, quiet: bool) -> int:
+    if old is None:
+        click.echo(f"{lock_file(known.cluster)}: there is no lock", err=True)
+        return 1
+    drifts = [drift.text() for drift in declared_drift(old, new)]
+    for name, locked in old.hosts.items():
+        if name in new.hosts:
+            drifts += [f"{name}: {drift.text()}" for drift in host_drift(locked, new.hosts[name])]
+    for line in drifts:
+        click.echo(line, err=quiet)
+    if not drifts and not quiet:
+        click.echo("as locked")
+    return 1 if drifts else 0
+
+
+def _mention_older(seen: Mapping[str, dict[str, str]]) -> None:
+    """A host may not have yet what the description names; the lock is of what it shall have."""
+    for name, values in seen.items():
+        if not values.get("image"):
+            click.echo(f"{name} has not the image of the description yet: deploy", err=True)
