@@ -7,6 +7,7 @@ from importlib import import_module
 
 import click
 
+from vllm_cluster.control.deploys import NoInventoryError
 from vllm_cluster.spec.problems import DescriptionError
 
 # name -> (module, what `--help` says). A module is imported when its command runs: `plan` shall
@@ -24,6 +25,9 @@ COMMANDS = {
         "Write down what the hosts are made of; runs refuse anything else.",
     ),
     "seed": ("vllm_cluster.commands.seed", "What an installer is told of a host."),
+    "restart": ("vllm_cluster.commands.restart", "Stop in order, start again; requests finish."),
+    "stop": ("vllm_cluster.commands.stop", "Stop in order; running requests finish."),
+    "start": ("vllm_cluster.commands.start", "Start what lies on the hosts."),
     "rotate": ("vllm_cluster.commands.rotate", "Make new values of generated secrets."),
 }
 
@@ -62,6 +66,9 @@ def main() -> None:
     except DescriptionError as error:
         click.echo(error.text(), err=True)
         sys.exit(error.exit_code)
+    except NoInventoryError as error:
+        click.echo(error, err=True)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from vllm_cluster.plan import paths
 from vllm_cluster.steps import here
 from vllm_cluster.steps.render import plain, render
 
-SCRIPTS = ("serve", "wait-for-head", "wait-for-gpus", "await-completion")
+SCRIPTS = ("serve", "wait-for-head", "wait-for-gpus", "await-completion", "door")
 
 
 @deploy("Base")

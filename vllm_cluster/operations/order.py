@@ -1,0 +1,87 @@
+"""Units stopped and started as they are: no file is written, nothing is compared with the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from pyinfra.api.command import StringCommand
+from pyinfra.api.operation import operation
+from pyinfra.context import host
+
+from vllm_cluster.facts.units import UnitState, UnitStates
+from vllm_cluster.operations.refuse import refuse
+
+_DOWN = ("inactive", "failed")
+
+
+@operation()
+def stopped(units: list[str], keep_down: bool = False) -> Generator[StringCommand, None, None]:
+    """Stop `units` and wait until they have ended. `keep_down`: no reboot starts them either."""
+    have = _read(units)
+    reason = _missing(units, have)
+    if reason:
+        yield refuse(reason)
+        return
+    running = [unit for unit in units if have[unit].active not in _DOWN]
+    enabled = [unit for unit in units if have[unit].file_state == "enabled" and keep_down]
+    if not running and not enabled:
+        host.noop(f"{', '.join(units) or 'no unit of this kind'}: not running")
+        return
+    if enabled:
+        yield StringCommand("systemctl disable --quiet", *enabled)
+    yield from _stop(running)
+
+
+@operation()
+def started(units: list[str], wait: bool = True) -> Generator[StringCommand, None, None]:
+    """Start `units`, and let a reboot start them too. `wait` until they are active."""
+    have = _read(units)
+    reason = _missing(units, have)
+    if reason:
+        yield refuse(reason)
+        return
+    idle = [unit for unit in units if have[unit].file_state == "disabled"]
+    # Who is to wait for a unit that is still starting joins its start.
+    down = [unit for unit in units if have[unit].active in (*_DOWN, *(["activating"] * wait))]
+    if not idle and not down:
+        host.noop(f"{', '.join(units) or 'no unit of this kind'}: running")
+        return
+    if idle:
+        yield StringCommand("systemctl enable --quiet", *idle)
+    yield from _start(down, wait=wait)
+
+
+@operation()
+def restarted(units: list[str]) -> Generator[StringCommand, None, None]:
+    """Stop `units` and start them again, active at the end."""
+    reason = _missing(units, _read(units))
+    if reason:
+        yield refuse(reason)
+        return
+    yield from _stop(units)
+    yield from _start(units, wait=True)
+
+
+def _stop(units: list[str]) -> Generator[StringCommand, None, None]:
+    if units:
+        host.log(f"{', '.join(units)}: stops")
+        yield StringCommand("systemctl stop", *units)
+
+
+def _start(units: list[str], *, wait: bool) -> Generator[StringCommand, None, None]:
+    block = "" if wait else " --no-block"
+    for unit in units:
+        host.log(f"{unit}: starts")
+        # A unit that gave up stays so until its counter is reset.
+        yield StringCommand(f"systemctl reset-failed {unit} 2>/dev/null || true")
+        logs = f"journalctl --no-pager --output=cat --lines=40 --unit={unit}"
+        yield StringCommand(f"systemctl start{block} {unit} || {{ {logs} >&2; exit 1; }}")
+
+
+def _missing(units: list[str], have: dict[str, UnitState]) -> str:
+    bad = [unit for unit in units if have[unit].load != "loaded"]
+    return f"{', '.join(bad)} is {have[bad[0]].load}; deploys/cluster.py makes it" if bad else ""
+
+
+def _read(units: list[str]) -> dict[str, UnitState]:
+    return host.get_fact(UnitStates, units=units) if units else {}
