@@ -44,7 +44,11 @@ def left_behind(name: str = NAME) -> list[str]:
     lines += [f"loop {x}" for x in command("losetup", "-a").splitlines() if folder in x]
     groups = command("find", "/sys/fs/cgroup", "-maxdepth", "2", "-name", f"vc-lab-{name}")
     lines += [f"cgroup {x}" for x in groups.splitlines()]
-    paths = [Path.cwd() / ".lab" / name, Path("/run/vllm-cluster-lab") / name]
+    paths = [
+        Path.cwd() / ".lab" / name,
+        Path.cwd() / f".lab/.{name}.lock",
+        Path("/run/vllm-cluster-lab") / name,
+    ]
     return lines + [f"file {path}" for path in paths if path.exists()]
 
 

@@ -241,9 +241,17 @@ def down(name: str = DEFAULT, *, say: Say = quiet) -> None:
 def _locked(layout: Layout) -> Iterator[None]:
     """One up or down at a time on a lab."""
     layout.directory.parent.mkdir(parents=True, exist_ok=True)
-    with (layout.directory.parent / f".{layout.name}.lock").open("w") as lock:
+    path = layout.directory.parent / f".{layout.name}.lock"
+    with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists() or not path.samefile(f"/proc/self/fd/{lock.fileno()}"):
+            lock.close()  # the one before us removed the lab, and this file with it
+            with _locked(layout):
+                yield
+            return
         yield
+        if not layout.directory.exists():
+            path.unlink()
 
 
 def _timed(say: Say) -> Say:

@@ -97,7 +97,10 @@ def make_disk(layout: Layout, host: HostLayout, lower: Path, sources: list[Sourc
         owner = (root / home).stat()
         os.chown(file, owner.st_uid, owner.st_gid)
     _configure_apt(root, sources)
-    shutil.copy(key.with_suffix(".pub"), host_key(host))  # last: it says that the disk is whole
+    # Last, and in one rename: that it is there says that the disk is whole, and others read it.
+    new = host_key(host).with_suffix(".new")
+    shutil.copy(key.with_suffix(".pub"), new)
+    new.rename(host_key(host))
 
 
 def _configure_apt(root: Path, sources: list[Source]) -> None:
