@@ -53,12 +53,18 @@ _SMI = """#!/bin/bash
 [ ! -e /lost ] || { echo 'Failed to initialize NVML: Unknown Error'; exit 255; }
 echo "GPU 0: a stand-in"
 """
+# What an interpreter and its packages leave behind, and nothing else of them.
+PACKAGES = "usr/lib/python3.11/site-packages"
+HEADER = "usr/include/python3.11/patchlevel.h"
 VERSIONS = {
     "python": "3.11.2", "ray": "2.60.0", "vllm": "0.32.0", "torch": "2.13.0", "cuda": "12.9",
 }  # fmt: skip
 
 
-def write(lab: Lab, archive: Path, versions: dict[str, str] | None = None) -> Path:
+TAG = "vllm-cluster/standin:1"
+
+
+def write(lab: Lab, archive: Path, versions: dict[str, str] | None = None, tag: str = TAG) -> Path:
     """Write a `docker save` archive whose image claims `versions`; returns its path."""
     layer = _layer(lab.lower, {**VERSIONS, **(versions or {})})
     digest = hashlib.sha256(layer).hexdigest()
@@ -67,7 +73,6 @@ def write(lab: Lab, archive: Path, versions: dict[str, str] | None = None) -> Pa
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
     }).encode()  # fmt: skip
     name = f"{hashlib.sha256(config).hexdigest()}.json"
-    tag = "vllm-cluster/standin:1"
     manifest = [{"Config": name, "RepoTags": [tag], "Layers": [f"{digest}/layer.tar"]}]
     with tarfile.open(archive, "w") as tar:
         _add(tar, f"{digest}/layer.tar", layer)
@@ -94,6 +99,9 @@ def _layer(lower: Path, versions: dict[str, str]) -> bytes:
                            ("nvidia-smi", _SMI)):  # fmt: skip
             _add(tar, f"usr/bin/{name}", text.encode(), mode=0o755)
         _add(tar, "usr/bin/mkdir", b"#!/bin/bash\n", mode=0o755)
+        for name in ("ray", "vllm", "torch"):
+            _add(tar, f"{PACKAGES}/{name}-{versions[name]}.dist-info/METADATA", b"")
+        _add(tar, HEADER, f'#define PY_VERSION "{versions["python"]}"\n'.encode())
         _add(tar, "versions", "".join(f"{k} {v}\n" for k, v in versions.items()).encode())
     return buffer.getvalue()
 

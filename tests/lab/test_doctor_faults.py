@@ -12,7 +12,7 @@ import pytest
 from tests.lab.conftest import with_standin
 from tests.lab.doctor import prove, suite
 from tests.lab.doctor.pairs import PAIRS
-from tests.lab.doctor.prove import EVERY, FAULTS
+from tests.lab.doctor.prove import EVERY, FAULTS, WITH_STANDINS
 from tests.lab.harness import Cluster
 from vllm_cluster.lab import Lab
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(1800)]
 # One a plane, of those that heal in seconds.
 FEW = ("second-address", "gcs-dropped", "leftover", "secret-readable", "model-byte",
        "wrong-card-file", "disabled")  # fmt: skip
-CHOSEN = [name for name, fault in FAULTS.items() if not fault.real] if EVERY else list(FEW)
+CHOSEN = WITH_STANDINS if EVERY else list(FEW)
 
 
 @pytest.fixture(scope="module")

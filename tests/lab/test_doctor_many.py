@@ -10,6 +10,7 @@ import pytest
 
 from tests.lab.conftest import with_standin
 from tests.lab.doctor import suite
+from tests.lab.doctor.many import described
 from tests.lab.harness import Cluster
 from tests.lab.names import lab_name
 from vllm_cluster.lab import Lab
@@ -28,20 +29,13 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Sixteen bare hosts and a description of them."""
     lab = Lab.up(HOSTS, name=lab_name("t-doctor-16"))
     try:
-        yield with_standin(_folder(tmp_path_factory), lab, lambda text: _sixteen(lab, text))
+        yield with_standin(_folder(tmp_path_factory), lab, described(lab))
     finally:
         lab.down()
 
 
 def _folder(factory: pytest.TempPathFactory) -> Path:
     return factory.mktemp("sixteen")
-
-
-def _sixteen(lab: Lab, text: str) -> str:
-    head, rest = text.split("hosts:\n", 1)
-    rest = rest[rest.index("head: node-a") :].replace("pipeline: 2", f"pipeline: {HOSTS}")
-    hosts = "".join(f"  {h.name}:\n    address: {h.address}\n    gpus: 1\n" for h in lab.hosts)
-    return f"{head}hosts:\n{hosts}\n{rest}"
 
 
 def test_sixteen_bare_hosts_are_looked_at_in_seconds(bare: Cluster) -> None:

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from tests.lab.doctor import prove, suite
-from tests.lab.doctor.pairs import PAIRS, REAL_PAIRS
-from tests.lab.doctor.prove import EVERY, FAULTS
-from tests.lab.doctor.table import write_table
+from tests.lab.doctor.pairs import REAL_PAIRS
+from tests.lab.doctor.prove import EVERY, FAULTS, ON_REAL
 from tests.lab.harness import BIN, ROOT, Cluster, describe
 
 pytestmark = [
@@ -126,7 +125,7 @@ def test_from_outside_the_api_answers_and_nothing_of_ray(cluster: Cluster) -> No
     suite.touched(cluster)
 
 
-@pytest.mark.parametrize("name", [name for name, fault in FAULTS.items() if fault.real])
+@pytest.mark.parametrize("name", ON_REAL)
 def test_the_first_line_is_the_cause_and_its_fix_heals(cluster: Cluster, name: str) -> None:
     prove.one(cluster, FAULTS[name])
 
@@ -134,7 +133,3 @@ def test_the_first_line_is_the_cause_and_its_fix_heals(cluster: Cluster, name: s
 @pytest.mark.parametrize("names", REAL_PAIRS, ids="+".join)
 def test_of_two_faults_each_is_named_and_healed(cluster: Cluster, names: tuple[str, str]) -> None:
     prove.pair(cluster, [FAULTS[name] for name in names])
-
-
-def test_the_table_is_written() -> None:
-    write_table([*FAULTS], [*PAIRS, *REAL_PAIRS])

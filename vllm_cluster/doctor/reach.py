@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from vllm_cluster.facts.doctor import HostFacts, parse, script
 from vllm_cluster.plan import HostPlan, Plan
@@ -69,30 +69,39 @@ def run(argv: list[str], stdin: str, timeout_s: float) -> Reply:
         argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         start_new_session=True,  # ssh may have a ProxyCommand of its own, which ends with it
     )  # fmt: skip
+    heard = _Heard()
     try:
-        out, err, arrived_s = _converse(process, stdin.encode(), time.monotonic() + timeout_s)
+        _converse(process, stdin.encode(), time.monotonic() + timeout_s, heard)
     except TimeoutError:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        return Reply(_SSH_FAILED, "", f"no answer within {timeout_s:.0f} s")
-    return Reply(process.wait(), out.decode("utf-8", "replace"), err.decode("utf-8", "replace"),
-                 arrived_s)  # fmt: skip
+        # What came until then still counts: it may say what the rest waits for.
+        words = f"no answer within {timeout_s:.0f} s"
+        return Reply(_SSH_FAILED, _text(heard.out), words, heard.arrived_s)
+    return Reply(process.wait(), _text(heard.out), _text(heard.err), heard.arrived_s)
 
 
-def _converse(
-    process: subprocess.Popen[bytes], data: bytes, end_s: float
-) -> tuple[bytes, bytes, float | None]:
+@dataclass
+class _Heard:
+    out: bytearray = field(default_factory=bytearray)
+    err: bytearray = field(default_factory=bytearray)
+    arrived_s: float | None = None
+
+
+def _text(data: bytearray) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def _converse(process: subprocess.Popen[bytes], data: bytes, end_s: float, heard: _Heard) -> None:
     """Write and read at once until both outputs end. Raises TimeoutError."""
     assert process.stdin is not None  # noqa: S101
     assert process.stdout is not None  # noqa: S101
     assert process.stderr is not None  # noqa: S101
-    streams = {process.stdout: bytearray(), process.stderr: bytearray()}
-    arrived_s: float | None = None
     with selectors.DefaultSelector() as selector:
         os.set_blocking(process.stdin.fileno(), False)
         selector.register(process.stdin, selectors.EVENT_WRITE)
-        for stream in streams:
+        for stream in (process.stdout, process.stderr):
             selector.register(stream, selectors.EVENT_READ)
         while selector.get_map():
             ready = selector.select(max(0.0, end_s - time.monotonic()))
@@ -106,11 +115,10 @@ def _converse(
                 if not chunk:
                     selector.unregister(key.fileobj)
                 elif key.fileobj is process.stdout:
-                    arrived_s = arrived_s or time.time()
-                    streams[process.stdout] += chunk
+                    heard.arrived_s = heard.arrived_s or time.time()
+                    heard.out += chunk
                 else:
-                    streams[process.stderr] += chunk
-    return bytes(streams[process.stdout]), bytes(streams[process.stderr]), arrived_s
+                    heard.err += chunk
 
 
 def _write(

@@ -33,8 +33,10 @@ def text(
 def _lines(
     examination: Examination, chosen: list[tuple[Finding, Finding | None]], *, everything: bool
 ) -> Iterator[str]:
+    shown = {id(finding) for finding, _ in chosen}
     for finding, cause in chosen:
-        if cause is not None and not everything:
+        # What follows from a cause that is not asked for would not be told at all.
+        if cause is not None and id(cause) in shown and not everything:
             continue
         yield f"{_MARK[finding.severity]}  {finding.host}  {finding.plane}  {finding.id}"
         yield f"      expected  {finding.expected}"
@@ -53,11 +55,11 @@ def _lines(
 
 
 def verdict(examination: Examination, chosen: list[tuple[Finding, Finding | None]]) -> str:
-    """The last line."""
+    """The last line: of the whole cluster, whatever part of it is shown."""
     plan, look = examination.case.plan, examination.look
     seen = f"{len(look.facts)} of {len(look.facts) + len(look.silent)} hosts looked at"
     took = f"in {look.seconds:.1f} s"
-    causes = [f for f, why in chosen if why is None and f.severity != "warning"]
+    causes = [f for f, why in examination.findings if why is None and f.severity != "warning"]
     warnings = sum(f.severity == "warning" for f, _ in chosen)
     also = f", {warnings} warning{'s' * (warnings != 1)}" if warnings else ""
     if causes:

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_cluster.doctor.checks.vllm import answers_with_a_token
+from vllm_cluster.doctor.ending import last_end
 from vllm_cluster.doctor.examine import Examination
 from vllm_cluster.facts.doctor.model import HostFacts, Unit
 from vllm_cluster.facts.doctor.script import unit_names
 
+_WORDS = 120  # of a reason; more does not fit on one screen
 _RANK = re.compile(r"rank (\d+) in world size \d+ is assigned .*?PP rank (\d+),.*?TP rank (\d+)")
 _SPEAKER = re.compile(r"pid=\d+, ip=([\d.]+)")
 
@@ -98,11 +100,13 @@ def _host(examination: Examination, name: str) -> dict[str, Any]:
 
 def _unit(facts: HostFacts, unit: Unit) -> dict[str, Any]:
     since_s = facts.clock_s - unit.changed_s if unit.changed_s else None
+    end = last_end(unit)
     return {
         "state": f"{unit.active} ({unit.sub})",
         "since_s": round(since_s) if since_s is not None else None,
         "restarts": unit.restarts,
-        "last_end": "" if not unit.restarts else f"{unit.result}, exit {unit.exit_status}",
+        "ended_s_ago": round(facts.clock_s - end.time_s) if end else None,
+        "last_end": end.text() if end else "",
     }
 
 
@@ -156,9 +160,12 @@ def _host_lines(name: str, host: dict[str, Any]) -> list[str]:
     lines = [f"{name:<12} {host['role']:<7} {host['address']:<15} up {_span(host['uptime_s'])}  "
              f"{ray}  weights {host['weights']}  {free}"]  # fmt: skip
     for unit, state in host["units"].items():
-        restarts = f"  {state['restarts']} restarts, last: {state['last_end']}" \
-            if state["restarts"] else ""  # fmt: skip
+        count = state["restarts"]
+        restarts = f"  {count} restart{'s' * (count != 1)}" if count else ""
         lines.append(f"    {unit:<32} {state['state']:<24} for {_span(state['since_s'])}{restarts}")
+        if state["last_end"]:
+            words = state["last_end"][:_WORDS]
+            lines.append(f"        ended {_span(state['ended_s_ago'])} ago: {words}")
     for gpu in host["gpus"]:
         used, total = gpu["used_bytes"] / 2**30, gpu["memory_bytes"] / 2**30
         lines.append(f"    GPU {gpu['index']} {gpu['name']:<26} {gpu['utilization'] or 0:>3} %  "

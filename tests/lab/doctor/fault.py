@@ -19,6 +19,16 @@ def on(host: str, command: str) -> Deed:
     return deed
 
 
+def also(*deeds: Deed) -> Deed:
+    """One deed after the other."""
+
+    def deed(cluster: Cluster) -> None:
+        for one in deeds:
+            one(cluster)
+
+    return deed
+
+
 def nothing(_: Cluster) -> None:
     """No deed."""
 
@@ -31,7 +41,9 @@ class Fault:
     line must be `finding` on `host`. `consequence`: a finding that follows later; once it is
     there, the first line must still be the same. `by_hand` does what a fix by hand says.
     `tidy` removes what the test itself brought in and no fix takes away. `real`: shows only where
-    real Ray and vLLM run; the others are put into hosts with the stand-in image.
+    real Ray and vLLM run; the others are put into hosts with the stand-in image, and those with
+    `real_consequence`, what follows where Ray and vLLM are real, into both. `described` makes the
+    description say more than the suite's own. `standin` names what stands in for the real thing.
     """
 
     name: str
@@ -43,6 +55,9 @@ class Fault:
     by_hand: Deed | None = None
     tidy: Deed = nothing
     real: bool = False
+    real_consequence: str = ""
+    described: Callable[[Cluster], Cluster] | None = None
+    standin: str = ""
     heal_timeout_s: float = 240
 
     @property

@@ -49,7 +49,8 @@ FAULTS = (
     Fault("port-taken", "a worker ends again and again: its port is taken", "host.port-taken",
           "node-b", on("node-b", _SQUATTER),
           tidy=on("node-b", "rm -f /etc/systemd/system/squatter.service; "
-                  "systemctl daemon-reload")),
+                  "systemctl daemon-reload"),
+          real_consequence="ray.worker-down", heal_timeout_s=900),
     Fault("disk-full", "Ray's old sessions fill the disk", "host.disk-full", "node-b",
           on("node-b", f"mkdir -p {_RAY} && mount -t tmpfs -o size=400m old {_RAY} && cd {_RAY} && "
              "mkdir -p session_2026-01-02_03-04-05_000006_7/logs session_2026-02-03_04-05-06_7_8 &&"
@@ -61,7 +62,8 @@ FAULTS = (
           tidy=on("node-b", f"umount {_STATE}")),
     Fault("second-address", "a second address of the fabric on the same card",
           "network.second-address", "node-b",
-          on("node-b", "ip address add 10.77.0.77/24 dev fabric0")),
+          on("node-b", "ip address add 10.77.0.77/24 dev fabric0"),
+          real_consequence="network.second-address"),
     Fault("second-card", "a second card in the fabric's network", "network.second-address",
           "node-a", on("node-a", "ip link add other0 type veth peer other1 && "
                        "ip address add 10.77.0.78/24 dev other0 metric 9000 && "
@@ -71,7 +73,8 @@ FAULTS = (
           on("node-b", "ip link set dev fabric0 mtu 1400")),
     Fault("gcs-dropped", "a foreign rule drops Ray's port on the head", "network.port-blocked",
           "node-a", on("node-a", _FOREIGN + "nft add rule inet foreign in tcp dport 6379 drop"),
-          tidy=on("node-a", "nft delete table inet foreign")),
+          tidy=on("node-a", "nft delete table inet foreign"),
+          real_consequence="ray.worker-down", heal_timeout_s=900),
     Fault("policy-drop", "another firewall's chain drops by default", "network.port-blocked",
           "node-b", on("node-b", "nft add table ip filter2 && nft 'add chain ip filter2 INPUT "
                        "{ type filter hook input priority 0; policy accept; }' && nft add rule ip "
@@ -97,7 +100,7 @@ FAULTS = (
           on("node-b", "sed -i '/BEGIN vllm-cluster/,/END vllm-cluster/d' /etc/hosts")),
     Fault("firewall-gone", "somebody flushed the firewall", "security.firewall", "node-a",
           on("node-a", "nft delete table inet vllm_cluster")),
-    Fault("firewall-rule", "the API's rule is gone: clients time out", "security.firewall",
+    Fault("firewall-rule", "the API's rule is gone: clients time out", "security.firewall-rule",
           "node-a", on("node-a", "h=$(nft -a list chain inet vllm_cluster input | sed -n "
                        "'s/.*comment \"API.* # handle \\([0-9]*\\)/\\1/p' | head -n 1) && "
                        "nft delete rule inet vllm_cluster input handle $h")),

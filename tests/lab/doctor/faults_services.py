@@ -69,7 +69,8 @@ FAULTS = (
     Fault("wrong-card", "gloo takes docker0: it starts and hangs",
           "collective.environment-changed", "node-b",
           on("node-b", f"sed -i 's/^GLOO_SOCKET_IFNAME=.*/GLOO_SOCKET_IFNAME=docker0/' {_ENV} && "
-             "systemctl restart ray-worker"), consequence="collective.card"),
+             "systemctl restart ray-worker"), consequence="collective.card",
+          real_consequence="vllm.*", heal_timeout_s=900),
     Fault("token", "a worker has another Ray token", "ray.token", "node-b",
           on("node-b", f"echo 0123456789abcdef > {_SECRETS}/ray-token && "
              "systemctl restart ray-worker"), consequence="ray.node-missing", real=True,
@@ -103,7 +104,10 @@ FAULTS = (
              "seek=7001 conv=notrunc status=none")),
     Fault("vllm-stopped", "somebody stopped vLLM", "vllm.down", "node-a",
           on("node-a", "systemctl stop vllm")),
-    Fault("engine-hung", "/health says 200, and no token comes", "vllm.hung", "node-a",
-          on("node-b", _STOP_PROCESS % "ray::RayWorkerP"), real=True,
+    Fault("rank-hung", "/health says 200, and no token comes: a rank hangs", "vllm.hung",
+          "node-a", on("node-b", _STOP_PROCESS % "ray::RayWorkerP"), real=True,
+          heal_timeout_s=900),
+    Fault("engine-hung", "/health says 200, and no token comes: the engine hangs", "vllm.hung",
+          "node-a", on("node-a", _STOP_PROCESS % "VLLM::EngineCor"), real=True,
           heal_timeout_s=900),
 )  # fmt: skip

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
 import time
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from tests.lab.doctor.fault import Fault
 from tests.lab.harness import BIN, ROOT, Cluster
 
-RESULTS = ROOT / ".cache" / "doctor-faults.json"
-_NOTICE_TIMEOUT_S = 120
+_NOTICE_TIMEOUT_S = 240  # Ray's own time-outs are of a minute
 # What doctor said last of a cluster; touching it makes that void.
 _LAST: dict[Path, list[dict[str, Any]]] = {}
 
@@ -45,8 +46,8 @@ class Said:
         return next((f for f in self.findings if f["severity"] != "warning"), None)
 
     def has(self, identity: str) -> bool:
-        """Whether a finding of that id is there, first or not."""
-        return any(finding["id"] == identity for finding in self.findings)
+        """Whether a finding of that id, or of that pattern, is there, first or not."""
+        return any(fnmatchcase(finding["id"], identity) for finding in self.findings)
 
     def names(self) -> str:
         """All of it, for a failed test's words."""
@@ -112,8 +113,37 @@ def apply_fix(cluster: Cluster, fault: Fault, finding: dict[str, Any]) -> None:
             assert done.returncode == 0, f"{step['command']}: {done.stderr}"
 
 
+def commit() -> str:
+    """What is tested: a commit, marked where the working tree differs from it."""
+    said = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=7", "--exclude=*"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return said.stdout.strip()
+
+
+def results(of: str) -> Path:
+    """The results of one commit: rows of different commits make no table."""
+    return ROOT / ".cache" / "doctor-faults" / f"{of}.json"
+
+
+def kept(of: str) -> dict[str, dict[str, Any]]:
+    """Rows by name."""
+    path = results(of)
+    found: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
 def keep(name: str, row: dict[str, Any]) -> None:
-    """Add a row to the results, from which the table is written."""
-    rows = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    rows[name] = row
-    RESULTS.write_text(json.dumps(rows, indent=1, sort_keys=True) + "\n")
+    """Add a row to the results, from which the table is written. Two runs may do so at once."""
+    path = results(commit())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        rows = kept(commit()) | {name: row}
+        path.write_text(json.dumps(rows, indent=1, sort_keys=True) + "\n")
+
+
+def proven(name: str) -> bool:
+    """Whether this very commit has a result, and the run that is cut short shall go on from it."""
+    return bool(os.environ.get("RESUME")) and name in kept(commit())

@@ -1,50 +1,71 @@
-"""docs/doctor-faults.md out of the suite's results."""
+"""docs/doctor-faults.md out of the suite's results: `python -m tests.lab.doctor.table [COMMIT]`."""
 
 from __future__ import annotations
 
-import json
 import re
+import sys
 from typing import Any
 
-from tests.lab.doctor.suite import RESULTS
+from tests.lab.doctor.pairs import PAIRS, REAL_PAIRS
+from tests.lab.doctor.prove import FAULTS, ON_REAL, WITH_STANDINS, row_name
+from tests.lab.doctor.suite import commit, kept
 from tests.lab.harness import ROOT
 
 DOCUMENT = ROOT / "docs" / "doctor-faults.md"
 _HEAD = """# What doctor says of each fault
 
-Written by `make test-doctor`, which puts every fault into a deployed cluster of two lab hosts, one
-by one and in pairs. Of each: doctor's first failing line names the cause, its plane is right, and
-its fix, applied word for word, leaves a cluster in which doctor finds nothing. Faults marked * were
-put into one that serves with real Ray and vLLM; for the others, which lie beneath, a stand-in image
-starts in their place, and that Ray and vLLM do not answer is left out of account. The times are of
-one busy machine and say little.
+Written by `make test-doctor` at commit {commit}. It puts {faults} faults into a deployed cluster of
+two lab hosts, one by one ({rows} rows: some into both images) and {pairs} pairs of them. Of each:
+doctor's first failing line names the cause, its plane is right, and its fix, applied word for word,
+leaves a cluster in which doctor finds nothing.
+
+The last column says where: **real** is a cluster that serves with real Ray and vLLM; **stand-in**
+is one whose hosts, systemd, Docker and deploy are real and in whose containers a small program
+stands for Ray and vLLM, so that they do not answer is left out of account. Where something else
+stands in for the real thing, it is named. Times are of one busy machine and say little.
 """
 
 
-def write_table(faults: list[str], pairs: list[tuple[str, str]]) -> None:
-    """Write it. Fails where a fault has no result."""
-    rows = json.loads(RESULTS.read_text())
-    missing = [name for name in [*faults, *("+".join(pair) for pair in pairs)] if name not in rows]
-    assert not missing, f"no results of {missing}"
-    text = [_HEAD, "| symptom | plane | first line | found | fix | healed in |",
-            "|---|---|---|---|---|---|"]  # fmt: skip
-    text += [_row(rows[name]) for name in faults]
-    text += ["", "## In pairs", "", "| together | doctor's order |", "|---|---|"]
-    text += [_pair(rows["+".join(pair)], rows) for pair in pairs]
-    DOCUMENT.parent.mkdir(exist_ok=True)
+def rows() -> list[str]:
+    """Names of all rows that the table must have."""
+    alone = [row_name(FAULTS[name], real=False) for name in WITH_STANDINS]
+    real = [row_name(FAULTS[name], real=True) for name in ON_REAL]
+    return [*alone, *real, *("+".join(pair) for pair in (*PAIRS, *REAL_PAIRS))]
+
+
+def write_table(of: str) -> None:
+    """Write it. Exits with the missing rows where the commit's results are not whole."""
+    found = kept(of)
+    missing = [name for name in rows() if name not in found]
+    if missing:
+        sys.exit(f"commit {of}: no results of {', '.join(missing)}")
+    alone = [found[name] for name in rows() if "+" not in name]
+    pairs = [found[name] for name in rows() if "+" in name]
+    head = _HEAD.format(commit=of, faults=len(FAULTS), rows=len(alone), pairs=len(pairs))
+    text = [head, "| symptom | plane | first line | found | fix | healed in | where |",
+            "|---|---|---|---|---|---|---|"]  # fmt: skip
+    text += [_row(row) for row in alone]
+    text += ["", "## In pairs", "", "| together | doctor's order | where |", "|---|---|---|"]
+    text += [_pair(row) for row in pairs]
     DOCUMENT.write_text("\n".join(text) + "\n", encoding="utf-8")
 
 
+def _where(row: dict[str, Any]) -> str:
+    what = f"; {row['standin']}" if row.get("standin") else ""
+    return ("real" if row["real"] else "stand-in") + what
+
+
 def _row(row: dict[str, Any]) -> str:
-    symptom = row["symptom"] + (" *" if row["real"] else "")
-    cells = [symptom, row["plane"], f"`{row['id']}` on {row['host']}", row["found"],
-             "; ".join(f"`{step}`" for step in row["fix"]), f"{row['healed_s']} s"]  # fmt: skip
+    cells = [row["symptom"], row["plane"], f"`{row['id']}` on {row['host']}", row["found"],
+             "; ".join(f"`{step}`" for step in row["fix"]), f"{row['healed_s']} s",
+             _where(row)]  # fmt: skip
     return "| " + " | ".join(_cell(cell) for cell in cells) + " |"
 
 
-def _pair(row: dict[str, Any], rows: dict[str, Any]) -> str:
-    both = " and ".join(rows[name]["symptom"] for name in row["pair"])
-    return f"| {_cell(both)} | {', '.join(f'`{name}`' for name in row['order'])} |"
+def _pair(row: dict[str, Any]) -> str:
+    both = " and ".join(FAULTS[name].symptom for name in row["pair"])
+    order = ", ".join(f"`{name}`" for name in row["order"])
+    return f"| {_cell(both)} | {order} | {_where(row)} |"
 
 
 def _cell(text: str) -> str:
@@ -52,3 +73,7 @@ def _cell(text: str) -> str:
     text = re.sub(r"\S*/lab\.py\b", "inventories/lab.py", text)
     text = re.sub(r"/\S*/\.lab/[^/\s]+/", ".lab/lab/", text)
     return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    write_table(sys.argv[1] if len(sys.argv) > 1 else commit())

@@ -170,11 +170,25 @@ def test_ray_of_another_version_inside_a_container() -> None:
     assert first(case).found == "2.59.1"
 
 
+def test_another_ray_than_described_in_every_container_is_the_descriptions_fault() -> None:
+    case = replace(sound(), plan=replace(sound().plan, ray_version="2.59.1"))
+    found = first(case)
+    assert found.id == "ray.version"
+    assert "image.ray: 2.60.0" in found.fix[0].command
+
+
 def test_python_of_another_patch_level() -> None:
-    facts = sound().facts["node-b"]
-    inside = replace(facts.docker.inside["ray-worker"], python="3.12")
-    case = changed(sound(), "node-b", docker=replace(facts.docker, inside={"ray-worker": inside}))
-    assert first(case).id == "ray.python"
+    case = sound()
+    for host, name, python in (
+        ("node-a", "ray-head", "3.11.2"),
+        ("node-b", "ray-worker", "3.11.9"),
+    ):
+        docker = case.facts[host].docker
+        inside = replace(docker.inside[name], python=python)
+        case = changed(case, host, docker=replace(docker, inside={**docker.inside, name: inside}))
+    found = first(case)
+    assert (found.id, found.host, found.found) == ("ray.python", "node-b", "3.11.9")
+    assert found.expected == "Python 3.11.2, as on the other hosts"
 
 
 def test_another_token_on_one_host() -> None:

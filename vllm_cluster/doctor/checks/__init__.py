@@ -8,6 +8,7 @@ from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.checks import (
     collective,
     docker,
+    firewall,
     gpu,
     gpu_health,
     host,
@@ -26,8 +27,8 @@ from vllm_cluster.doctor.finding import Finding
 Check = Callable[[Case], Iterable[Finding]]
 CHECKS: tuple[Check, ...] = (
     *host.CHECKS, *storage.CHECKS, *network.CHECKS, *names.CHECKS, *docker.CHECKS, *gpu.CHECKS,
-    *gpu_health.CHECKS, *units.CHECKS, *security.CHECKS, *memory.CHECKS, *model.CHECKS,
-    *ray.CHECKS, *collective.CHECKS, *vllm.CHECKS,
+    *gpu_health.CHECKS, *units.CHECKS, *firewall.CHECKS, *security.CHECKS, *memory.CHECKS,
+    *model.CHECKS, *ray.CHECKS, *collective.CHECKS, *vllm.CHECKS,
 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from vllm_cluster.doctor.case import Case
-from vllm_cluster.doctor.finding import Finding, on
+from vllm_cluster.doctor.finding import Finding, Step, by_hand, on
 from vllm_cluster.doctor.first_cause import first_cause
 from vllm_cluster.facts.doctor.model import HostFacts, Unit
 from vllm_cluster.plan import paths
@@ -59,31 +59,51 @@ def versions(case: Case) -> Iterator[Finding]:
     """One Ray, one vLLM, one Python to the patch, inside every container: Ray refuses others
     (https://github.com/ray-project/ray/issues/44063)."""
     planned = {"ray": case.plan.ray_version, "vllm": case.plan.vllm_version}
-    for host, facts in case.deployed():
-        for name, inside in facts.docker.inside.items():
-            if name not in host.containers:
-                continue
-            for package, version in planned.items():
-                found = inside.packages.get(package, version)
-                if found.split("+")[0] != version:
-                    yield Finding(
-                        "ray.version", "ray", host.name,
-                        expected=f"{package} {version} in {name}, as the description says",
-                        found=found,
-                        evidence=f"{name}: {package}-{found}.dist-info",
-                        fix=case.run_deploy(),
-                        about=tuple(n for n in case.plan.hosts if n != host.name),
-                    )  # fmt: skip
-    pythons = {host.name: python for host, facts in case.deployed() if (python := _python(facts))}
-    usual = Counter(pythons.values()).most_common(1)
-    for name, python in pythons.items():
-        if python != usual[0][0]:
+    ours = [
+        (host.name, name, inside)
+        for host, facts in case.deployed()
+        for name, inside in facts.docker.inside.items()
+        if name in host.containers
+    ]
+    for package, version in planned.items():
+        found = [(host, name, inside.packages.get(package, "")) for host, name, inside in ours]
+        found = [(host, name, text.split("+")[0]) for host, name, text in found if text]
+        everywhere = {text for _, _, text in found}
+        for host, name, text in found:
+            if text != version:
+                yield Finding(
+                    "ray.version", "ray", host,
+                    expected=f"{package} {version} in {name}, as {case.description} says",
+                    found=text,
+                    evidence=f"{name}: {package}-{text}.dist-info",
+                    fix=_as_described(case, package, text) if len(everywhere) == 1
+                    else on(host, f"systemctl restart --no-block {name}.service"),
+                    about=tuple(n for n in case.plan.hosts if n != host),
+                )  # fmt: skip
+
+
+def _as_described(case: Case, package: str, found: str) -> tuple[Step, ...]:
+    # The image itself has it: no restart makes it another one.
+    return by_hand(f"In {case.description}, image.{package}: {found}, or name an image with the "
+                   "version that is there")  # fmt: skip
+
+
+def pythons(case: Case) -> Iterator[Finding]:
+    """The same Python on every host. What most have is right; of two, what the head has."""
+    found = {host.name: python for host, facts in case.deployed() if (python := _python(facts))}
+    counts = Counter(found.values())
+    at_head = found.get(case.plan.head, "")
+    usual = max(counts, key=lambda python: (counts[python], python == at_head), default="")
+    for name, python in found.items():
+        if python != usual:
+            unit = "ray-head" if name == case.plan.head else "ray-worker"
             yield Finding(
                 "ray.python", "ray", name,
-                expected=f"Python {usual[0][0]}, as on the other hosts",
+                expected=f"Python {usual}, as on the other hosts",
                 found=python,
-                evidence=f"python{python}",
-                fix=case.run_deploy(),
+                evidence=f"{unit}: Python {python}",
+                fix=on(name, f"systemctl restart --no-block {unit}.service"),
+                about=tuple(n for n in case.plan.hosts if n != name),
             )  # fmt: skip
 
 
@@ -187,4 +207,4 @@ def raylets(case: Case) -> Iterator[Finding]:
 # A raylet's agent opens its port some seconds after the process starts.
 _GRACE_S = 20
 
-CHECKS = (units, versions, token, dashboard, nodes, raylets)
+CHECKS = (units, versions, pythons, token, dashboard, nodes, raylets)

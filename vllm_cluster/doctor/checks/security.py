@@ -2,57 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.finding import Finding, on
-from vllm_cluster.doctor.rules import OUR_TABLE, rules
-from vllm_cluster.plan import Allow, paths
+from vllm_cluster.plan import paths
 
 _OPEN_MODE = 0o077
 _UNAUTHORIZED = 401
-
-
-def firewall(case: Case) -> Iterator[Finding]:
-    """Our table is loaded, drops by default, and lets in whom the plan names."""
-    for host, facts in case.deployed():
-        ours = [rule for rule in rules(facts.nft) if rule.table == OUR_TABLE]
-        base = [rule for rule in ours if rule.hook == "input" and rule.policy == "drop"]
-        missing = [allow for allow in host.allow if not _allowed(allow, [r.text for r in ours])]
-        unit = facts.unit(paths.FIREWALL_UNIT)
-        # The deploy puts its rules into ufw or firewalld where one of them is on.
-        elsewhere = "ufw-user-input" in facts.nft or facts.unit("firewalld.service").running
-        if (base and not missing) or elsewhere:
-            continue
-        if unit.load in {"masked", "not-found"}:
-            continue
-        found = "the table is not loaded" if not ours else "it does not drop by default"
-        if base and missing:
-            found = f"no rule for “{missing[0].comment}”"
-        fix = on(host.name, f"systemctl restart {paths.FIREWALL_UNIT}")
-        yield Finding(
-            "security.firewall", "security", host.name,
-            expected=f"nftables table {OUR_TABLE}, closed but for the cluster, SSH and the API",
-            found=found,
-            evidence=f"nft list table {OUR_TABLE}: " + (f"{len(ours)} rules" if ours else "none"),
-            fix=fix if paths.FIREWALL in facts.files else case.run_deploy(),
-        )  # fmt: skip
-
-
-def _allowed(allow: Allow, texts: list[str]) -> bool:
-    """Whether an accepting rule names every source and port. nft prints 0.0.0.0/0 in its own way
-    and merges neighbours into ranges, so a rule with our comment is asked for its ports alone."""
-    for text in texts:
-        if not re.search(r"\baccept\b", text):
-            continue
-        if f'comment "{allow.comment}"' in text:
-            return all(re.search(rf"\b{port}\b", text) for port in allow.ports)
-        if all(source in text for source in allow.sources) and all(
-            re.search(rf"\b{port}\b", text) for port in allow.ports
-        ):
-            return True
-    return False
 
 
 def secrets(case: Case) -> Iterator[Finding]:
@@ -144,4 +101,4 @@ def loopback(case: Case) -> Iterator[Finding]:
                     )  # fmt: skip
 
 
-CHECKS = (firewall, secrets, published, api_key, loopback)
+CHECKS = (secrets, published, api_key, loopback)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.finding import Finding, by_hand, on
 from vllm_cluster.facts.doctor.model import Disk, HostFacts
-from vllm_cluster.plan import paths
+from vllm_cluster.plan import HostPlan, paths
 
 # Below this Ray and Docker begin to fail in ways that name no disk; of a small partition, below
 # a tenth of it.
@@ -95,23 +95,39 @@ def read_only(case: Case) -> Iterator[Finding]:
 
 
 def hung(case: Case) -> Iterator[Finding]:
-    """A mount that does not answer: a network share whose server is gone."""
+    """Mounts whose server is gone: whoever touches one waits with it."""
     for host, facts in case.seen():
-        path = case.plan.weights_directory
-        disk = facts.disks.get(path)
-        if not (disk is not None and disk.hung) and not facts.model.hung:
-            continue
-        mount = next((m for m in reversed(facts.mounts) if _beneath(path, m.target)), None)
-        source = f"{mount.source} ({mount.kind})" if mount else path
-        target = mount.target if mount else path
-        yield Finding(
-            "host.mount-hung", "host", host.name,
-            expected=f"an answer of {target} within 3 s",
-            found=f"none: {source} hangs",
-            evidence="df: no answer",
-            fix=by_hand(f"Bring the server of {source} back, or take the mount away on "
-                        f"{host.name}: umount --force --lazy {target}"),
-        )  # fmt: skip
+        found = dict(facts.hung)
+        weights = case.plan.weights_directory
+        disk = facts.disks.get(weights)
+        if (disk is not None and disk.hung) or facts.model.hung:
+            over = (m.target for m in reversed(facts.mounts) if _beneath(weights, m.target))
+            found.setdefault(next(over, weights), "")
+        for target, words in found.items():
+            yield _hung(case, host, facts, target, words)
+
+
+def _hung(case: Case, host: HostPlan, facts: HostFacts, target: str, words: str) -> Finding:
+    mount = next((m for m in reversed(facts.mounts) if m.target == target), None)
+    source = f"{mount.source} ({mount.kind})" if mount else target
+    declared = {m.where: m for m in (*host.storage.local, *host.storage.shares)}
+    ours = (case.plan.model_path, case.plan.weights_directory, paths.STATE, facts.docker.root)
+    needed = target in declared or any(_beneath(path, target) for path in ours if path)
+    away = f"umount --force --lazy {target}"
+    if words and target in declared:
+        # What is stale stays stale; mounted anew it works where the server is back.
+        fix = on(host.name, f"{away}; systemctl restart {declared[target].unit}")
+    else:
+        fix = by_hand(f"Bring the server of {source} back, or take the mount away on "
+                      f"{host.name}: {away}")  # fmt: skip
+    return Finding(
+        "host.mount-hung", "host", host.name,
+        expected=f"an answer of {target} within 3 s",
+        found=f"{words}: {source}" if words else f"none: {source} hangs",
+        evidence=f"stat -f {target}: {words or 'no answer'}",
+        fix=fix,
+        severity="failing" if needed else "warning",
+    )  # fmt: skip
 
 
 def mounts(case: Case) -> Iterator[Finding]:

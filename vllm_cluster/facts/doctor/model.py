@@ -51,7 +51,11 @@ class Mount:
 
 @dataclass(frozen=True)
 class Unit:
-    """A unit of systemd. Times are seconds since the epoch, 0 where never."""
+    """A unit of systemd. Times are seconds since the epoch, 0 where never.
+
+    `log`: the last lines of its journal. `ends`: systemd's lines of its last starts and ends in
+    this boot, and before the last end the unit's own.
+    """
 
     name: str
     load: str = ""
@@ -67,6 +71,7 @@ class Unit:
     changed_s: float = 0.0
     drop_ins: tuple[str, ...] = ()
     log: tuple[str, ...] = ()
+    ends: tuple[str, ...] = ()
 
     @property
     def running(self) -> bool:
@@ -133,6 +138,19 @@ class Owner:
 
 
 @dataclass(frozen=True)
+class Holder:
+    """The tool that holds the firewall in place of our table: ufw, firewalld, or none (empty).
+
+    `state`: ufw's own lines of its status. `rules`: lines of `ufw show added`, or firewalld's rich
+    rules of our policy as they are in force.
+    """
+
+    name: str = ""
+    state: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Container:
     """A container as Docker describes it."""
 
@@ -151,7 +169,10 @@ class Container:
 
 @dataclass(frozen=True)
 class Inside:
-    """A running container as its first process has it. Sizes in bytes; -1 is unlimited."""
+    """A running container as its first process has it. Sizes in bytes; -1 is unlimited.
+
+    `python`: to the patch where the container tells, else to the minor version.
+    """
 
     name: str
     shm_bytes: int = 0
@@ -252,7 +273,11 @@ class Api:
 
 @dataclass(frozen=True)
 class HostFacts:
-    """Everything that one round trip brought back from one host."""
+    """Everything that one round trip brought back from one host.
+
+    `hung`: mount points of servers that do not answer, each with the kernel's words, empty where
+    it has none yet.
+    """
 
     name: str
     root: bool = True
@@ -262,6 +287,7 @@ class HostFacts:
     system: System = System()
     disks: dict[str, Disk] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
+    hung: dict[str, str] = field(default_factory=dict)
     fstab: tuple[str, ...] = ()
     units: dict[str, Unit] = field(default_factory=dict)
     kernel_log: tuple[str, ...] = ()
@@ -275,6 +301,7 @@ class HostFacts:
     usage: tuple[str, ...] = ()
     prefixes: dict[str, int] = field(default_factory=dict)
     nft: str = ""
+    holder: Holder = Holder()
     docker: Docker = Docker()
     files: dict[str, File] = field(default_factory=dict)
     contents: dict[str, str] = field(default_factory=dict)

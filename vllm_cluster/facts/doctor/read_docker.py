@@ -93,7 +93,9 @@ def _inside(section: Section) -> Inside:
         elif word == "device":
             devices.append(rest)
         elif word == "package" and (match := _PACKAGE.search(rest)):
-            python, packages[match[2]] = match[1], match[3]
+            python, packages[match[2]] = python or match[1], match[3]
+        elif word == "python":
+            python = rest
         elif match := re.match(r"Max (locked memory|open files|stack size)\s+(\S+)", line):
             limits[match[1]] = -1 if match[2] == "unlimited" else int(match[2])
     return Inside(

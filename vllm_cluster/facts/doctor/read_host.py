@@ -70,6 +70,12 @@ def mounts(sections: Sections) -> tuple[Mount, ...]:
     return tuple(found)
 
 
+def hung(sections: Sections) -> dict[str, str]:
+    """Mount points that do not answer, or answer with an error, and its words."""
+    rows = (line.partition("\t") for line in sections.one("hung").lines)
+    return {target: words.rpartition(": ")[2] for target, _, words in rows}
+
+
 def _unescaped(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
@@ -77,16 +83,17 @@ def _unescaped(text: str) -> str:
 def units(sections: Sections) -> dict[str, Unit]:
     """Each unit, with the last lines of its journal where the script brought them."""
     logs = {section.argument: section.lines for section in sections.named("journal")}
+    ends = {section.argument: section.lines for section in sections.named("ends")}
     found = {}
     for block in sections.one("units").text.split("\n\n"):
         said = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
         name = said.get("Id", "")
         if name:
-            found[name] = _unit(name, said, logs.get(name, ()))
+            found[name] = _unit(name, said, logs.get(name, ()), ends.get(name, ()))
     return found
 
 
-def _unit(name: str, said: dict[str, str], log: tuple[str, ...]) -> Unit:
+def _unit(name: str, said: dict[str, str], log: tuple[str, ...], ends: tuple[str, ...]) -> Unit:
     return Unit(
         name=name,
         load=said.get("LoadState", ""),
@@ -102,6 +109,7 @@ def _unit(name: str, said: dict[str, str], log: tuple[str, ...]) -> Unit:
         changed_s=_seconds(said.get("StateChangeTimestamp", "")),
         drop_ins=tuple(said.get("DropInPaths", "").split()),
         log=log,
+        ends=ends,
     )
 
 

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from vllm_cluster.facts.doctor.gpu_model import RdmaPort
-from vllm_cluster.facts.doctor.model import Docker, Link, Listener, Owner, Peer
+from vllm_cluster.facts.doctor.model import Docker, Holder, Link, Listener, Owner, Peer
 from vllm_cluster.facts.doctor.sections import Sections
 
 _PROCESS = re.compile(r'\("([^"]+)",pid=(\d+)')
@@ -98,6 +98,13 @@ def _pinged(peer: Peer, rest: str) -> Peer:
     mtu, _, words = rest.partition(" ")
     rtt = float(words) if re.fullmatch(r"[\d.]+", words) else None
     return replace(peer, ping=kind, mtu=int(mtu), rtt_ms=rtt, words="" if rtt else words.strip())
+
+
+def holder(sections: Sections) -> Holder:
+    """Who holds the firewall in place of our table."""
+    name, *lines = sections.one("holder").lines or ("",)
+    state = tuple(line for line in lines if line.startswith(("Status:", "Default:")))
+    return Holder(name, state, tuple(line for line in lines if line not in state))
 
 
 def listeners(sections: Sections) -> tuple[Listener, ...]:

@@ -12,19 +12,52 @@ system() {
   grep -E '^(MemTotal|MemAvailable|SwapTotal|SwapFree):' /proc/meminfo
 }
 
-disk() { df -B1 --output=target,fstype,size,avail,itotal,iavail "$@" 2>&1 | tail -n +2; }
-
-# The nearest directory that exists: before the first deploy ours do not.
-nearest() {
-  local path=$1
-  while [ ! -e "$path" ]; do path=${path%/*}; [ -n "$path" ] || path=/; done
-  echo "$path"
+# File systems that hang when their server is gone. Local ones answer, or say that they cannot.
+remote_mounts() {
+  local target
+  while read -r _ _ _ _ target _; do printf '%b\n' "${target//\\/\\0}"; done < <(
+    grep -E ' - (nfs4?|cifs|smb3|ceph|lustre|gpfs|beegfs|glusterfs|9p|virtiofs|fuse(blk|\.[^ ]+)?) ' \
+      /proc/self/mountinfo)
 }
 
-weights_disk() {
-  local path=$weights
+# What hangs in the kernel may not even be killed, so nobody waits for it: it is left behind,
+# with nothing of this connection in its hands.
+hung_mounts() {
+  local target descriptor answer index targets=() descriptors=()
+  begin hung
+  while IFS= read -r target; do
+    exec {descriptor}< <(exec 2>/dev/null </dev/null; stat -f "$target" 2>&1 >/dev/null; echo)
+    targets+=("$target") descriptors+=("$descriptor")
+  done < <(remote_mounts)
+  local end=$((SECONDS + 3)) left
+  for index in "${!targets[@]}"; do
+    left=$((end - SECONDS))
+    if ! read -t "$((left > 0 ? left : 1))" -r answer <&"${descriptors[index]}"; then
+      hung+=("${targets[index]}")
+      echo "${targets[index]}"
+    elif [ -n "$answer" ]; then
+      printf '%s\t%s\n' "${targets[index]}" "$answer"
+    fi
+  done
+}
+
+on_hung_mount() {
+  local target
+  for target in "${hung[@]}"; do
+    case $1/ in "$target"/*) return 0 ;; esac
+  done
+  return 1
+}
+
+# Of the nearest directory that exists: before the first deploy ours do not.
+disk() {
+  local path=$1
   while [ ! -e "$path" ]; do path=${path%/*}; [ -n "$path" ] || path=/; done
   df -B1 --output=target,fstype,size,avail,itotal,iavail "$path" 2>&1 | tail -n +2
+}
+
+disk_in_time() {
+  if on_hung_mount "$1"; then printf '%s= 124\n' "$mark"; else within 3 disk "$1"; fi
 }
 
 # What is largest on a file system that is full: directories, three levels down.
@@ -36,7 +69,8 @@ disks() {
   local path line full=()
   for path in / "$state" "$ray_directory" "$docker_root" /var/log; do
     begin disk "$path"
-    line=$(disk "$(nearest "$path")")
+    # A path of ours may lead to a hung mount by a link, so the limit costs a process only then.
+    if [ ${#hung[@]} -gt 0 ]; then line=$(disk_in_time "$path"); else line=$(disk "$path"); fi
     echo "$line"
     local target _ avail inodes free
     read -r target _ _ avail inodes free <<<"$line"
@@ -88,6 +122,22 @@ one_log() {
       --no-pager --output=short-unix 2>/dev/null
   fi
   restarts=0
+}
+
+# How each unit of ours ended last in this boot: systemd's own lines, and the unit's before the end.
+unit_ends() {
+  [ "$log_lines" -gt 0 ] || return 0
+  local unit lines last
+  for unit in "${ours[@]}"; do
+    lines=$(timeout 5 journalctl --boot --no-pager --output=short-unix --lines=60 _PID=1 "UNIT=$unit" 2>/dev/null |
+      grep -E ': (Main process exited|Control process exited|Failed with result|Start request repeated|Deactivated successfully|start operation timed out|Scheduled restart job)|: (Stopping|Starting) ' | tail -n 12)
+    last=$(grep -vE ': (Starting |[^ ]+: Scheduled)' <<<"$lines" | tail -n 1)
+    [ -n "$last" ] || continue
+    begin ends "$unit"
+    echo "$lines"
+    timeout 5 journalctl --boot --no-pager --output=short-unix --lines=60 --unit="$unit" \
+      --until="@$((${last%%.*} + 1))" 2>/dev/null | grep -v ' systemd\['
+  done
 }
 
 # Where vLLM's own log of its last start has each rank.

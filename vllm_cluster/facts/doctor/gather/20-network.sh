@@ -127,3 +127,16 @@ firewall() {
   begin nft
   if have nft; then nft -a -n list ruleset 2>&1 | head -n 4000; else echo "no nft"; fi
 }
+
+# Both are Python programs and slow, so they are asked only where their own files say they are on.
+firewall_holder() {
+  begin holder
+  if grep -qs '^ENABLED=yes' /etc/ufw/ufw.conf && have ufw; then
+    echo "ufw"
+    timeout 8 ufw status verbose 2>&1 | grep -E '^(Status|Default):'
+    timeout 8 ufw show added 2>&1 | grep '^ufw '
+  elif have firewall-cmd && systemctl is-active --quiet firewalld.service; then
+    echo "firewalld"
+    timeout 8 firewall-cmd --policy=vllm-cluster --list-rich-rules 2>&1
+  fi
+}

@@ -48,5 +48,25 @@ inside() {
       [ ! -d "$found" ] || echo "package ${found#"$root"}"
     done
   done | sort -u
+  python_version "$root" "$path"
   ls -d "$root"/dev/infiniband/uverbs* 2>/dev/null | sed "s|$root|device |"
+}
+
+# Python to the patch, which Ray compares: from its headers, else from the program's own text.
+# Nothing is followed: links in a container lead nowhere from here.
+python_version() {
+  local folder minor file found
+  for folder in ${2//:/ }; do
+    for file in "$1${folder%/bin}"/lib/python3.*/{site,dist}-packages; do
+      [ -d "$file" ] || continue
+      file=${file%/*} minor=${file##*/python}
+      for file in "$1"{/usr,/usr/local,"${folder%/bin}"}/include/python"$minor"/patchlevel.h \
+        "$1"{/usr/local/lib,/usr/lib/*-linux-gnu,/usr/lib}/libpython"$minor".so.1.0 \
+        "$1"{"$folder",/usr/local/bin,/usr/bin}/python"$minor"; do
+        [ -f "$file" ] && [ ! -L "$file" ] || continue
+        found=$(grep -aoE -m1 "${minor//./\\.}\.[0-9]+" "$file" 2>/dev/null | head -n 1)
+        [ -z "$found" ] || { echo "python $found"; return; }
+      done
+    done
+  done
 }

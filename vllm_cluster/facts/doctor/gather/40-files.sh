@@ -13,9 +13,13 @@ our_files() {
   for path in "${shown_files[@]}"; do show_file "$path"; done
 }
 
+model_in_time() {
+  begin model
+  if on_hung_mount "$model_path"; then printf '%s= 124\n' "$mark"; else within 25 model; fi
+}
+
 # Names and sizes; content only of files that were touched after the manifest was written.
 model() {
-  begin model
   if ! cd "$model_path" 2>/dev/null; then echo "absent"; return; fi
   find . -path ./.vllm-cluster -prune -o -not -type d -printf 'entry %y %s %P\n'
   local manifest=.vllm-cluster/manifest.json

@@ -1,10 +1,13 @@
 main() {
   begin clock "$EPOCHREALTIME"
   if [ "$(id -u)" -ne 0 ]; then begin not-root; id; return; fi
+  hung=()
   start peers all_peers
+  hung_mounts
   start docker docker_state
-  start model within 25 model
-  start weights within 3 weights_disk
+  start holder firewall_holder
+  start model model_in_time
+  start weights disk_in_time "$weights"
   if [ "$accelerator" = nvidia ]; then start gpu gpu; fi
   if [ "$role" = head ]; then
     start completion api_completion
@@ -21,9 +24,11 @@ main() {
   our_files
   kernel_log
   unit_logs
+  unit_ends
   rank_lines
   begin disk "$weights"
   collect weights
+  collect holder
   collect docker
   collect model
   collect peers

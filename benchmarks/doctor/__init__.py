@@ -1,0 +1,1 @@
+"""How long `vllm-cluster doctor` takes."""

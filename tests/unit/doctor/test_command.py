@@ -1,0 +1,142 @@
+"""The command: what is shown of what was found, as text and as JSON, once or again and again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.unit.doctor.cases import changed, sound
+from tests.unit.doctor.test_bundle import examination
+from vllm_cluster.cli import group
+from vllm_cluster.commands import doctor, status
+from vllm_cluster.doctor.case import Case
+from vllm_cluster.doctor.examine import Examination
+from vllm_cluster.doctor.reach import Silence
+
+LAB = Path(__file__).parents[3] / "inventories" / "lab.yaml"
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """`vllm-cluster WORDS… FILE` on cases in the place of hosts: a look for each of them."""
+
+    def made(*words: str, cases: tuple[Case, ...]) -> Result:
+        looks: Iterator[Examination] = map(examination, cases)
+
+        def examine(file: Path, **_: object) -> Examination:
+            assert file == LAB
+            try:
+                return next(looks)
+            except StopIteration:
+                raise click.Abort from None
+
+        for module in (doctor, status):
+            monkeypatch.setattr(module, "examine", examine)
+            monkeypatch.setattr(f"{module.__name__}.time.sleep", lambda _: None)
+        return CliRunner().invoke(group, [*words, str(LAB)])
+
+    return made
+
+
+def bad() -> Case:
+    """A wrong name on node-a, a unit that is down on node-b, and so vLLM down on the head."""
+    case = changed(sound(), "node-a", names={"node-a": ("127.0.1.1",), "node-b": ("10.77.0.12",)})
+    return _worker_down(case)
+
+
+def _worker_down(case: Case) -> Case:
+    for host, name in (("node-b", "ray-worker"), ("node-a", "vllm")):
+        facts = case.facts[host]
+        unit = replace(facts.units[f"{name}.service"], active="failed", sub="failed")
+        docker = replace(facts.docker, containers={}, inside={})
+        case = changed(case, host, units={**facts.units, unit.name: unit}, docker=docker)
+    return case
+
+
+def warned() -> Case:
+    """A warning and nothing else."""
+    return changed(sound(), "node-a", cloud_init=("/etc/cloud/cloud.cfg:manage_etc_hosts: true",))
+
+
+def silent() -> Case:
+    """Nobody answers."""
+    case = sound()
+    words = {name: Silence(name, "Connection refused", "ssh") for name in case.plan.hosts}
+    return replace(case, facts={}, silent=words)
+
+
+@pytest.mark.parametrize(
+    ("case", "code", "last"),
+    [
+        (sound(), 0, "lab: sound; 2 of 2 hosts looked at in 1.0 s."),
+        (warned(), 0, "lab: sound, 1 warning; 2 of 2 hosts looked at in 1.0 s."),
+        (bad(), 1, "lab: network plane on node-a; 2 of 2 hosts looked at in 1.0 s."),
+        (silent(), 2, "lab: host plane on node-a and 1 more; 0 of 2 hosts looked at in 1.0 s."),
+    ],
+)
+def test_the_exit_code_and_the_last_line_agree(run: Run, case: Case, code: int, last: str) -> None:
+    done = run("doctor", cases=(case,))
+    assert done.output.splitlines()[-1] == last
+    assert done.exit_code == code
+    told = json.loads(run("doctor", "--json", cases=(case,)).stdout)
+    assert told["exit_code"] == code
+    assert told["hosts"].keys() == {"node-a", "node-b"}
+
+
+def test_a_plane_shows_its_findings_alone_and_the_verdict_of_the_whole(run: Run) -> None:
+    done = run("doctor", "--plane", "ray", "--plane", "security", "--json", cases=(bad(),))
+    assert {row["plane"] for row in json.loads(done.stdout)["findings"]} == {"ray"}
+    done = run("doctor", "--plane", "security", cases=(bad(),))
+    assert "FAIL" not in done.output
+    assert "network plane on node-a" in done.output
+    assert done.exit_code == 1
+
+
+def test_a_plane_shows_what_follows_from_a_cause_in_another(run: Run) -> None:
+    done = run("doctor", "--plane", "vllm", cases=(bad(),))
+    assert "FAIL  node-a  vllm  vllm.down" in done.output
+    assert "follows from" in done.output
+    assert "vllm.down" not in "".join(
+        line for line in run("doctor", cases=(bad(),)).output.splitlines() if "FAIL" in line
+    )
+
+
+def test_a_host_shows_what_concerns_it(run: Run) -> None:
+    done = run("doctor", "--host", "node-b", "--json", cases=(bad(),))
+    assert [row["id"] for row in json.loads(done.stdout)["findings"]] == ["ray.worker-down"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(("--host", "node-c"), "there are node-a, node-b"), (("--plane", "gpus"), "'gpu'"),
+     (("--watch", "0"), "--watch")],
+)  # fmt: skip
+def test_what_there_is_not_is_bad_input_and_named(
+    run: Run, words: tuple[str, ...], said: str
+) -> None:
+    done = run("doctor", *words, cases=(sound(),))
+    assert done.exit_code == 2
+    assert said in done.output
+
+
+def test_watching_prints_when_something_changes_and_not_before(run: Run) -> None:
+    cases = (sound(), sound(), bad(), bad(), sound())
+    done = run("doctor", "--watch", "5", cases=cases)
+    verdicts = [line for line in done.output.splitlines() if line.startswith("lab: ")]
+    assert [": sound" in line for line in verdicts] == [True, False, True]
+
+
+def test_status_redraws_and_names_the_cause(run: Run) -> None:
+    done = run("status", "--watch", "5", cases=(sound(), bad()))
+    assert done.output.count("rank  pp  tp") == 2
+    assert "network plane, node-a" in done.output
+    once = run("status", "--json", cases=(bad(),))
+    assert once.exit_code == 1
+    assert json.loads(once.stdout)["first_cause"]["id"] == "network.name"
