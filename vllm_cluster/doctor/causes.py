@@ -34,7 +34,10 @@ _RAY = (
     "host.clock", "security.secret-missing",
 )  # fmt: skip
 _MODEL = ("model.missing", "model.files", "model.corrupt", "model.other")
-_COLLECTIVE = ("collective.card", "collective.address")
+_COLLECTIVE = (
+    "collective.card", "collective.address", "collective.rdma-device", "collective.gid",
+    "network.rdma-missing", "network.rdma-port",
+)  # fmt: skip
 
 CAUSES: Mapping[str, tuple[str, ...]] = {
     "host.not-deployed": (*_HOST, *_DISK),
@@ -70,6 +73,8 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
     "vllm.stale": ("*.unit-changed", "*.environment-changed", "security.secret-missing"),
     "collective.card": ("collective.environment-changed",),
     "collective.address": ("collective.environment-changed", "network.second-address"),
+    "collective.rdma-device": ("network.rdma-missing", "ray.unit-changed", "vllm.unit-changed"),
+    "collective.gid": ("network.rdma-missing", "network.rdma-port"),
     "ray.version": ("docker.image-unequal",),
     "ray.python": ("docker.image-unequal",),
     "model.missing": (*_DISK, "host.not-deployed"),

@@ -10,7 +10,8 @@ Kind = Literal["RDMA", "sockets", "unknown"]
 
 # `Channel 00/0 : 1[1] -> 8[0] [receive] via NET/IB/0/GDRDMA`, `… via NET/IBext_v8/2`,
 # `… via NET/AWS Libfabric/2/GDRDMA`, `… via NET/Socket/0`; `via P2P/IPC` stays inside a host.
-_CHANNEL = re.compile(r"via NET/([^/\n]+)/(\d+)(/GDRDMA)?")
+# `NET/IB/0(4)/GDRDMA` goes through rank 4, which sits next to the adapter (PXN).
+_CHANNEL = re.compile(r"via NET/([^/\n]+)/(\d+)(?:\(\d+\))?(/GDRDMA)?")
 _NETWORK = re.compile(r"Using network (\S+)")
 _SOCKET = re.compile(r"NET/Socket : Using ((?:\[\d+\]\S+ ?)+)")
 _IB = re.compile(r"NET/IB : Using ((?:\[\d+\]\S+ ?)+)")
@@ -21,7 +22,8 @@ _WARNING = re.compile(r"NCCL WARN (.*)")
 class Transport:
     """What carried tensors between hosts.
 
-    `gpu_direct`: adapters read GPU memory themselves on every channel. `devices`: adapters or
+    `opened`: channels were, so it is known how. `gpu_direct`: adapters read GPU memory themselves
+    on every channel. `devices`: adapters or
     cards that NCCL chose. `warnings`: NCCL's own.
     """
 
@@ -30,6 +32,7 @@ class Transport:
     gpu_direct: bool = False
     devices: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    opened: bool = False
 
     def text(self) -> str:
         """For people."""
@@ -37,7 +40,7 @@ class Transport:
             return "not said"
         how = ", GPUDirect" if self.gpu_direct else ", through host memory"
         which = f" over {', '.join(self.devices)}" if self.devices else ""
-        return f"{self.name}{how if self.kind == 'RDMA' else ''}{which}"
+        return f"{self.name}{how if self.kind == 'RDMA' and self.opened else ''}{which}"
 
 
 def transport(log: str) -> Transport:
@@ -58,4 +61,5 @@ def transport(log: str) -> Transport:
         gpu_direct=bool(channels) and not sockets and all(gdr for _, _, gdr in channels),
         devices=tuple(dict.fromkeys(re.sub(r":\d+\.\d+.*", "", d) for d in devices)),
         warnings=warnings,
+        opened=bool(channels),
     )

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.doctor.cases import changed, first, ids, sound
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.reach import Silence
-from vllm_cluster.facts.doctor.model import Answer, Disk, Mount, Owner, Peer
+from vllm_cluster.facts.doctor.model import Answer, Disk, Docker, Mount, Owner, Peer
 
 ENV = "/etc/vllm-cluster/cluster.env"
 TOKEN = "/etc/vllm-cluster/secrets/ray-token"
@@ -158,6 +158,41 @@ def test_docker_that_does_not_answer_because_of_its_configuration() -> None:
     case = changed(sound(), "node-b", docker=docker, contents=contents)
     assert first(case).id == "docker.config"
     assert "ray.worker-down" not in ids(case)
+
+
+def test_an_option_in_the_file_and_among_dockers_flags() -> None:
+    facts = sound().facts["node-b"]
+    words = (
+        "1.0 node-b dockerd[9]: unable to configure the Docker daemon with file "
+        "/etc/docker/daemon.json: the following directives are specified both as a flag and in "
+        "the configuration file: hosts: (from flag: [fd://], from file: [tcp://0.0.0.0:2375])"
+    )
+    unit = replace(facts.unit("docker.service"), active="failed", result="exit-code", log=(words,))
+    docker = Docker(error="Cannot connect to the Docker daemon")
+    case = changed(sound(), "node-b", docker=docker, units={**facts.units, unit.name: unit})
+    found = first(case)
+    assert found.id == "docker.config"
+    assert found.found == "hosts in both, so Docker does not start"
+
+
+def test_a_docker_that_is_down_says_so_in_its_own_words() -> None:
+    facts = sound().facts["node-b"]
+    log = ("1.0 node-b dockerd[9]: failed to start daemon: error initializing graphdriver",)
+    unit = replace(facts.unit("docker.service"), active="failed", result="exit-code", log=log)
+    docker = Docker(error="Cannot connect to the Docker daemon")
+    case = changed(sound(), "node-b", docker=docker, units={**facts.units, unit.name: unit})
+    assert first(case).id == "docker.down"
+    assert "graphdriver" in first(case).evidence
+
+
+@pytest.mark.parametrize(("text", "found"), [('{"log-opts": {"max-size": "10m"}}', False),
+                                             ("{}", True)])  # fmt: skip
+def test_logs_that_grow_without_end(text: str, *, found: bool) -> None:
+    facts = sound().facts["node-b"]
+    docker = replace(facts.docker, log_driver="json-file")
+    contents = {**facts.contents, "/etc/docker/daemon.json": text}
+    case = changed(sound(), "node-b", docker=docker, contents=contents)
+    assert ids(case) == (["docker.logs-grow"] if found else [])
 
 
 def test_ray_of_another_version_inside_a_container() -> None:

@@ -69,6 +69,19 @@ def test_the_driver_was_updated_without_a_reboot() -> None:
     assert first(case).fix[0].command == "systemctl reboot"
 
 
+def test_a_next_kernel_without_the_driver_is_told_before_the_reboot() -> None:
+    case = gpu_case()
+    system = replace(case.facts["node-b"].system, kernel="6.8.0-60-generic")
+    module = "/lib/modules/6.8.0-60-generic/updates/dkms/nvidia.ko.zst"
+    kernels = {"6.8.0-60-generic": module, "6.8.0-100-generic": ""}
+    gpus = replace(case.facts["node-b"].gpus, kernels=kernels)
+    found = first(changed(case, "node-b", gpus=gpus, system=system))
+    assert (found.id, found.host, found.severity) == ("gpu.next-kernel", "node-b", "warning")
+    assert "linux-headers-6.8.0-100-generic" in found.fix[0].command
+    built = replace(gpus, kernels={**kernels, "6.8.0-100-generic": module})
+    assert "gpu.next-kernel" not in ids(changed(case, "node-b", gpus=built, system=system))
+
+
 def test_no_driver_at_all() -> None:
     case = changed(gpu_case(), "node-b", gpus=smi("no nvidia-smi"))
     assert first(case).id == "gpu.driver-missing"

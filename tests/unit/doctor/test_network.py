@@ -114,10 +114,20 @@ def test_nothing_measured_is_no_verdict() -> None:
     assert Report([Pair("a", "b", error="iperf3 is not on b")], [], 0, {}).exit_code == 2
 
 
+EIGHT = ", ".join(f"mlx5_{n}:1/RoCE" for n in range(8))
+
+
 @pytest.mark.parametrize(
     ("file", "kind", "direct", "words"),
     [
         ("gdrdma", "RDMA", True, "IB, GPUDirect"),
+        ("gdrdma-h100", "RDMA", True, "IB, GPUDirect"),
+        ("roce-2.5-no-gdr", "RDMA", False, "IB, through host memory over mlx5_0:1/RoCE"),
+        ("roce-2.22", "RDMA", False, "IBext_v8 over " + EIGHT),
+        ("roce-2.27", "RDMA", False, "IB over " + EIGHT),
+        ("efa", "RDMA", False, "Libfabric"),
+        ("efa-old", "RDMA", False, "AWS Libfabric, through host memory"),
+        ("ib-fails-socket", "sockets", False, "Socket over lo"),
         ("ib-no-gdr", "RDMA", False, "IBext_v8, through host memory"),
         ("socket", "sockets", False, "Socket over eth0"),
         ("socket-broken", "sockets", False, "Socket"),
@@ -128,6 +138,18 @@ def test_the_transport_that_nccl_really_took(
 ) -> None:
     found = transport((FIXTURES / "nccl" / f"{file}.txt").read_text())
     assert (found.kind, found.gpu_direct, found.text()) == (kind, direct, words)
+
+
+@pytest.mark.parametrize(
+    "kind", ["/GDRDMA", "/GDRDMA(PCI)", "/GDRDMA/Shared", "/GDRDMA(PCI)/Shared"]
+)
+@pytest.mark.parametrize("device", ["0", "0(4)"])  # (4): through rank 4, which sits next to it
+def test_every_form_of_gpudirect_is_known(kind: str, device: str) -> None:
+    """The forms of NCCL 2.29, src/transport/net.cc, sendSetup and recvSetup."""
+    log = f"a:1:2 [0] NCCL INFO Channel 00/0 : 9[1] -> 0[0] [receive] via NET/IB/{device}{kind}\n"
+    assert transport(log).gpu_direct
+    plain = log.replace(kind, "")
+    assert not transport(log + plain).gpu_direct
 
 
 def test_one_channel_over_sockets_is_no_rdma() -> None:

@@ -17,6 +17,7 @@ from vllm_cluster.doctor.checks import (
     names,
     network,
     ray,
+    rdma,
     security,
     storage,
     units,
@@ -28,7 +29,7 @@ Check = Callable[[Case], Iterable[Finding]]
 CHECKS: tuple[Check, ...] = (
     *host.CHECKS, *storage.CHECKS, *network.CHECKS, *names.CHECKS, *docker.CHECKS, *gpu.CHECKS,
     *gpu_health.CHECKS, *units.CHECKS, *firewall.CHECKS, *security.CHECKS, *memory.CHECKS,
-    *model.CHECKS, *ray.CHECKS, *collective.CHECKS, *vllm.CHECKS,
+    *model.CHECKS, *ray.CHECKS, *rdma.CHECKS, *collective.CHECKS, *vllm.CHECKS,
 )  # fmt: skip
 
 

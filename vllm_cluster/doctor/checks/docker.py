@@ -6,13 +6,16 @@ import json
 from collections.abc import Iterator
 
 from vllm_cluster.doctor.case import Case
-from vllm_cluster.doctor.finding import Finding, on
+from vllm_cluster.doctor.finding import Finding, by_hand, on
+from vllm_cluster.doctor.first_cause import first_cause, message
 from vllm_cluster.facts.doctor.model import HostFacts
 from vllm_cluster.facts.doctor.script import DAEMON_JSON
 from vllm_cluster.plan import HostPlan
 from vllm_cluster.plan.containers import RAY_HEAD, RAY_WORKER, VLLM
 
 _UNIT = "docker.service"
+# Of dockerd (moby, daemon/config/config.go).
+_CONFLICT = "specified both as a flag and in the configuration file"
 _START = f"systemctl reset-failed {_UNIT}; systemctl enable --now {_UNIT}"
 
 
@@ -51,11 +54,23 @@ def _not_answering(host: HostPlan, facts: HostFacts) -> Finding:
             fix=on(host.name, f"{aside} && systemctl reset-failed {_UNIT}; "
                    f"systemctl restart {_UNIT}"),
         )  # fmt: skip
+    conflict = next((line for line in reversed(unit.log) if _CONFLICT in line), "")
+    if conflict:
+        keys = conflict.partition(f"{_CONFLICT}: ")[2].partition(":")[0] or "an option"
+        return Finding(
+            "docker.config", "docker", host.name,
+            expected=f"each option in {DAEMON_JSON} or among {_UNIT}'s flags",
+            found=f"{keys} in both, so Docker does not start",
+            evidence=message(conflict)[1].strip()[:300],
+            fix=by_hand(f"On {host.name}, take {keys} out of {DAEMON_JSON}, or out of ExecStart= "
+                        f"of {_UNIT} (systemctl edit --full {_UNIT}); then {_START}"),
+        )  # fmt: skip
     return Finding(
         "docker.down", "docker", host.name,
         expected=f"{_UNIT} running, and its daemon answering",
         found=f"{_UNIT} is {unit.active} ({unit.result})",
-        evidence=facts.docker.error.splitlines()[-1][:300],
+        evidence=first_cause(unit.log) if unit.log and not unit.running
+        else facts.docker.error.splitlines()[-1][:300],
         fix=on(host.name, _START if not unit.running else f"systemctl restart {_UNIT}"),
     )  # fmt: skip
 
@@ -137,4 +152,19 @@ def unsupervised(case: Case) -> Iterator[Finding]:
                 )  # fmt: skip
 
 
-CHECKS = (daemon, image, leftover, unsupervised)
+def logs(case: Case) -> Iterator[Finding]:
+    """Logs of containers that grow without end (https://github.com/docker/cli/issues/1148)."""
+    for host, facts in case.deployed():
+        text = facts.contents.get(DAEMON_JSON, "")
+        if facts.docker.log_driver == "json-file" and "max-size" not in text:
+            yield Finding(
+                "docker.logs-grow", "docker", host.name,
+                expected="container logs that are rotated",
+                found="json-file without max-size",
+                evidence="docker info: Logging Driver: json-file",
+                fix=case.run_deploy(),
+                severity="warning",
+            )  # fmt: skip
+
+
+CHECKS = (daemon, image, leftover, unsupervised, logs)

@@ -45,6 +45,28 @@ def driver(case: Case) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+def next_kernel(case: Case) -> Iterator[Finding]:
+    """The kernel of the next boot has the driver's module too: DKMS fails without a word."""
+    for host, facts in _nvidia(case):
+        kernels = facts.gpus.kernels
+        newest = max(kernels, key=_version, default="")
+        running = facts.system.kernel
+        if newest and not kernels[newest] and newest != running and kernels.get(running):
+            yield Finding(
+                "gpu.next-kernel", "gpu", host.name,
+                expected=f"the NVIDIA module for {newest}, which the next boot starts",
+                found=f"none; there is one for {running}, which runs now",
+                evidence=f"find /lib/modules/{newest} -name 'nvidia.ko*': nothing",
+                fix=on(host.name, f"apt-get install -y linux-headers-{newest} && "
+                       f"dkms autoinstall -k {newest}"),
+                severity="warning",
+            )  # fmt: skip
+
+
+def _version(kernel: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", kernel)]
+
+
 def _library(facts: HostFacts) -> str:
     names = ("libnvidia-compute-", "libnvidia-common-", "nvidia-utils-", "libcuda1")
     found = [v for n, v in facts.gpus.packages.items() if n.startswith(names)]
@@ -179,4 +201,4 @@ def fabric_manager(case: Case) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-CHECKS = (driver, cards, equal_drivers, runtime, fabric_manager)
+CHECKS = (driver, next_kernel, cards, equal_drivers, runtime, fabric_manager)

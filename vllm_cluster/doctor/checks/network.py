@@ -198,37 +198,4 @@ def _rule(case: Case, name: str, source: HostPlan, ports: list[int]) -> Blocking
     return blocking(facts.nft, source.address, ports, hosts)
 
 
-def rdma(case: Case) -> Iterator[Finding]:
-    """RDMA ports that are there but carry nothing, and errors on their links."""
-    for host, facts in case.seen():
-        for port in facts.rdma:
-            adapter = port.name.split("/")[0]
-            if port.state and port.state != "ACTIVE":
-                why = {
-                    "INIT": "no subnet manager has given it an address",
-                    "INITIALIZING": "no subnet manager has given it an address",
-                    "DOWN": "the cable has a link, but the port is switched off"
-                    if port.physical == "LinkUp"
-                    else f"no link ({port.physical or 'no signal'})",
-                }.get(port.state, port.physical)
-                yield Finding(
-                    "network.rdma-port", "network", host.name,
-                    expected=f"RDMA port {port.name} active",
-                    found=f"{port.state}: {why}",
-                    evidence=f"{port.name}: {port.state} / {port.physical} {port.layer}",
-                    fix=by_hand(f"Mend the link of {adapter} on {host.name}, or leave it out of "
-                                "NCCL_IB_HCA"),
-                    severity="warning",
-                )  # fmt: skip
-            bad = {name: count for name, count in port.errors.items() if count}
-            if bad:
-                yield Finding(
-                    "network.rdma-errors", "network", host.name,
-                    expected=f"no errors on {port.name}",
-                    found=", ".join(f"{name} {count}" for name, count in sorted(bad.items())),
-                    fix=by_hand(f"Clean or change the cable of {adapter} on {host.name}"),
-                    severity="warning",
-                )  # fmt: skip
-
-
-CHECKS = (addresses, second_address, mtu, peers, rdma)
+CHECKS = (addresses, second_address, mtu, peers)

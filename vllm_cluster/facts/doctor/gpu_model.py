@@ -36,7 +36,11 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Gpus:
-    """The GPUs and the driver behind them. `error`: nvidia-smi's words where it failed."""
+    """The GPUs and the driver behind them.
+
+    `error`: nvidia-smi's words where it failed. `kernels`: that may be booted -> the driver's
+    module for it, empty where none was built.
+    """
 
     error: str = ""
     driver: str = ""
@@ -46,6 +50,7 @@ class Gpus:
     held: frozenset[str] = frozenset()
     devices: frozenset[str] = frozenset()
     cdi: frozenset[str] = frozenset()
+    kernels: dict[str, str] = field(default_factory=dict)
     cards: tuple[Gpu, ...] = ()
     topology: str = ""
     dcgm: tuple[str, ...] = ()

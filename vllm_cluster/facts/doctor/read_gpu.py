@@ -29,6 +29,7 @@ def gpus(sections: Sections) -> Gpus:
         packages={r[0]: r[1] for r in packages if len(r) == 3 and r[2] == "installed"},
         held=frozenset(said.get("held", [])),
         devices=frozenset(said.get("device", [])),
+        kernels={k: path for k, _, path in (row.partition(" ") for row in said.get("kernel", []))},
         cdi=frozenset(row.rpartition(".so.")[2] for row in said.get("cdi", [])),
         topology=sections.one("topology").text,
         dcgm=(

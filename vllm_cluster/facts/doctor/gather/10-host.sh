@@ -112,11 +112,12 @@ unit_logs() {
       NRestarts=*) restarts=${line#*=} ;;
       "") one_log ;;
     esac
-  done < <(systemctl show --property=Id,ActiveState,NRestarts "${ours[@]}"; echo)
+  done < <(systemctl show --property=Id,ActiveState,NRestarts "${ours[@]}" docker.service; echo)
 }
 
 one_log() {
-  if [ "$active" != active ] || [ "${restarts:-0}" -gt 0 ] || [ "$log_lines" -gt 0 ]; then
+  if [ "$active" != active ] || { [ "$unit" != docker.service ] &&
+    { [ "${restarts:-0}" -gt 0 ] || [ "$log_lines" -gt 0 ]; }; }; then
     begin journal "$unit"
     timeout 5 journalctl --boot --unit="$unit" --lines="$((log_lines > 40 ? log_lines : 40))" \
       --no-pager --output=short-unix 2>/dev/null

@@ -7,6 +7,13 @@ gpu() {
   apt-mark showhold 2>/dev/null | sed 's/^/held /'
   grep -hoE 'lib(cuda|nvidia-ml)\.so\.[0-9.]+' /etc/cdi/*.yaml /var/run/cdi/*.yaml 2>/dev/null |
     sort -u | sed 's/^/cdi /'
+  # Whether the driver's module was built for each kernel that may be booted.
+  local kernel
+  for kernel in /boot/vmlinuz-*; do
+    kernel=${kernel#/boot/vmlinuz-}
+    [ -d "/lib/modules/$kernel" ] || continue
+    echo "kernel $kernel $(find "/lib/modules/$kernel" -name 'nvidia.ko*' -print -quit)"
+  done
   begin nvidia-smi
   if have nvidia-smi; then timeout 20 nvidia-smi -q -x 2>&1; else echo "no nvidia-smi"; fi
   begin topology
