@@ -91,7 +91,7 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
     "ray.gpus": (*_GPU, "ray.unit-changed", "ray.stale"),
     "vllm.down": (*_HOST, *_DISK, *_DOCKER, *_GPU, *_FILES, *_RAY, *_NET, *_MODEL, *_COLLECTIVE,
                   "ray.head-down", "ray.worker-down", "ray.raylet", "ray.node-missing",
-                  "ray.gpus", "ray.stale", "vllm.arguments"),
+                  "ray.gpus", "ray.stale"),
     "vllm.waiting": (*_HOST, *_DISK, *_DOCKER, *_GPU, *_FILES, *_RAY, *_NET, "ray.head-down",
                      "ray.worker-down", "ray.raylet", "ray.node-missing", "ray.gpus",
                      "ray.stale", "ray.dashboard"),
