@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 import yaml
@@ -19,6 +20,8 @@ from tests.lab.names import lab_name
 from vllm_cluster.lab import Lab
 from vllm_cluster.lab.host import Host
 from vllm_cluster.lab.network import enter
+from vllm_cluster.plan import make_plan
+from vllm_cluster.spec import load
 
 Edit = dict[str, object]
 _PATIENCE_S = 500  # a package takes seconds, but minutes on a machine that does much else
@@ -154,6 +157,19 @@ async def main():
     print(*[port for port in found if port is not None])
 asyncio.run(main())
 """
+
+
+def planned(hosts: Bare, host: Host, source: str, ports: Iterable[int]) -> set[int]:
+    """Those of `ports` of `host` that the plan opens to the address `source`."""
+    allow = make_plan(load(hosts.cluster.description).description).hosts[host.name].allow
+    address = IPv4Address(source)
+    return {
+        port
+        for port in ports
+        for rule in allow
+        if any(address in IPv4Network(network) for network in rule.sources)
+        and (not rule.ports or port in rule.ports)
+    }
 
 
 @contextmanager

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.lab.bare import Bare, bare, listening, ok, scan
+from tests.lab.bare import Bare, bare, listening, ok, planned, scan
 from tests.lab.harness import await_true
 from vllm_cluster.facts.firewall import POLICY
-from vllm_cluster.lab import Lab
+from vllm_cluster.lab.layout import CONTROL_ADDRESS, OUTSIDE_ADDRESS
 
 SSH, API = 22, 8000
 # Ray's and vLLM's, some of everybody's, one of the ephemeral range.
@@ -51,16 +51,22 @@ def hosts(module: Bare) -> Bare:
     return module
 
 
-def as_planned(lab: Lab, ports: list[int]) -> None:
+def as_planned(hosts: Bare) -> None:
     """Scans from a host of the cluster, from a user of the API, and from the operator."""
-    a, b = lab.hosts
-    with listening(lab.hosts, ports):
-        everything = {SSH, *ports}
-        assert scan(b.place.namespace, a.address, everything) == everything
-        assert scan(a.place.namespace, b.address, everything) == everything
-        assert scan(lab.layout.outside, a.address, everything) == {SSH, API}
-        assert scan(lab.layout.outside, b.address, everything) == {SSH}
-        assert scan(lab.layout.switch, a.address, everything) == {SSH}
+    a, b = hosts.lab.hosts
+    layout = hosts.lab.layout
+    everything = {SSH, *PORTS}
+    scans = (
+        (a, b.place.namespace, b.address, everything),
+        (b, a.place.namespace, a.address, everything),
+        (a, layout.outside, OUTSIDE_ADDRESS, {SSH, API}),
+        (b, layout.outside, OUTSIDE_ADDRESS, {SSH}),
+        (a, layout.switch, CONTROL_ADDRESS, {SSH}),
+    )
+    with listening([a, b], PORTS):
+        for host, namespace, source, wanted in scans:
+            assert planned(hosts, host, source, everything) == wanted
+            assert scan(namespace, host.address, everything) == wanted, (host.name, source)
 
 
 def test_a_port_scan_equals_the_plan_across_docker_restarts_and_reboots(hosts: Bare) -> None:
@@ -70,14 +76,14 @@ def test_a_port_scan_equals_the_plan_across_docker_restarts_and_reboots(hosts: B
     with listening(hosts.lab.hosts, PORTS):
         assert scan(hosts.lab.layout.outside, hosts.b.address, PORTS) == {*PORTS}  # open at first
     hosts.apply("firewall")
-    as_planned(hosts.lab, PORTS)
+    as_planned(hosts)
     assert ok(hosts.a, docker) == before
     ok(hosts.a, "systemctl restart docker")
-    as_planned(hosts.lab, PORTS)
+    as_planned(hosts)
     for host in hosts.lab.hosts:
         host.power_cut()
         host.power_on()
-    as_planned(hosts.lab, PORTS)
+    as_planned(hosts)
     order = "systemctl show -P ActiveEnterTimestampMonotonic vllm-cluster-firewall docker"
     closed, started = (int(text) for text in ok(hosts.a, order).split())
     assert 0 < closed < started

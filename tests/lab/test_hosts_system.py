@@ -81,6 +81,33 @@ def test_cloud_init_is_kept_from_etc_hosts(hosts: Bare) -> None:
     assert ok(hosts.a, "cat /etc/hosts") == before
 
 
+_PROVIDER = """datasource_list: [None]
+network: {config: disabled}
+cloud_init_modules: [update_etc_hosts]
+cloud_config_modules: []
+cloud_final_modules: []
+manage_etc_hosts: true
+"""
+_AS_AT_BOOT = "rm -rf /var/lib/cloud; { cloud-init init --local; cloud-init init; } >/dev/null 2>&1"
+
+
+def test_cloud_init_itself_writes_the_file_no_more(hosts: Bare) -> None:
+    hosts.install("cloud-init", only=hosts.a)
+    hosts.a.ssh("cat > /etc/cloud/cloud.cfg.d/99_provider.cfg", stdin=_PROVIDER)
+    ok(hosts.a, f"echo '10.9.9.9 printer' >> /etc/hosts; {_AS_AT_BOOT}")
+    written = ok(hosts.a, "cat /etc/hosts")
+    assert "configured 'manage_etc_hosts' as True" in written  # the bad state: it takes lines away
+    assert "printer" not in written
+    ok(hosts.a, "echo '10.9.9.9 printer' >> /etc/hosts")
+    hosts.apply("names", "node-a")
+    after = ok(hosts.a, "cat /etc/hosts")
+    ok(hosts.a, _AS_AT_BOOT)
+    assert ok(hosts.a, "cat /etc/hosts") == after
+    assert "10.9.9.9 printer" in after
+    assert ok(hosts.a, NAMES).split() == ["10.77.0.11", "10.77.0.12"]
+    assert hosts.changed("names", "node-a") == []
+
+
 def test_a_hosts_file_that_contradicts_the_description_is_refused(hosts: Bare) -> None:
     ok(hosts.a, "echo '10.77.0.99 node-b' >> /etc/hosts")
     before = ok(hosts.a, "cat /etc/hosts")
