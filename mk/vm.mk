@@ -5,6 +5,6 @@ test-vm: $(VENV) ## Prove NFS and disks by UUID on two virtual machines: root, 1
 	$(BIN)/pytest tests/vm --durations=0
 
 test-converges: $(VENV) ## Kill a first run at every boundary, each time on bare hosts: root, half an hour
-	EVERY_BOUNDARY=1 $(BIN)/pytest tests/lab/test_converges.py
+	EVERY_BOUNDARY=1 $(BIN)/pytest -v --capture=no tests/lab/test_converges.py
 
 .PHONY: test-vm test-converges

@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ from vllm_cluster.facts.fingerprint import parse, script
 from vllm_cluster.lab import Lab
 from vllm_cluster.plan.fingerprint import differences
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(7200)]
 NAME = lab_name("t-converge")
 WEIGHTS = "/var/lib/vllm-cluster/models"
 MAX_OPERATIONS = 100
@@ -71,9 +73,14 @@ def whole(bare: Cluster) -> dict[str, dict[str, str]]:
     """The fingerprints after one run on bare hosts that nothing disturbed; bare again after."""
     bare.apply()
     found = fingerprints(bare)
-    for host in bare.lab.hosts:
-        host.wipe()
+    wipe(bare)
     return found
+
+
+def wipe(cluster: Cluster) -> None:
+    """Bare operating systems again, all at once."""
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda host: host.wipe(), cluster.lab.hosts))
 
 
 def test_the_fingerprint_sees_what_a_host_consists_of(whole: dict[str, dict[str, str]]) -> None:
@@ -107,10 +114,17 @@ def test_killed_once_at_any_operation_the_next_whole_run_ends_in_the_same_state(
     bare: Cluster, whole: dict[str, dict[str, str]], tmp_path: Path
 ) -> None:
     for number in range(1, MAX_OPERATIONS):
-        for host in bare.lab.hosts:
-            host.wipe()
+        began = time.monotonic()
+        wipe(bare)
+        wiped = time.monotonic()
         got = killed_before(bare, number, tmp_path)
         if not got:
             break
+        killed = time.monotonic()
         bare.apply()
         assert_same(whole, fingerprints(bare))
+        print(
+            f"{number}: killed before {got[-1]!r}; bare {wiped - began:.0f} s, until the kill "
+            f"{killed - wiped:.0f} s, whole run {time.monotonic() - killed:.0f} s",
+            flush=True,
+        )
