@@ -144,8 +144,7 @@ def test_neglected_hosts_are_refused_fix_by_fix_until_they_serve(
         "the chain inet filter input of this host drops what it does not know",
     )  # fmt: skip
     ok(b, f"nft insert rule inet filter input {LET_IN}")
-    ok(b, f"sed -i 's/.*priority 0.*/&\\n{LET_IN}/' /etc/nftables.conf")
-    ok(b, "nft -c -f /etc/nftables.conf")
+    write(b, "/etc/nftables.conf", RULES.replace("ip protocol icmp accept", LET_IN))
 
     refused(
         hosts, "[node-a] refused: MIG is on (GPU 0)",
