@@ -15,6 +15,9 @@ _CHANNEL = re.compile(r"via NET/([^/\n]+)/(\d+)(?:\(\d+\))?(/GDRDMA)?")
 _NETWORK = re.compile(r"Using network (\S+)")
 _SOCKET = re.compile(r"NET/Socket : Using ((?:\[\d+\]\S+ ?)+)")
 _IB = re.compile(r"NET/IB : Using ((?:\[\d+\]\S+ ?)+)")
+# A plugin of libfabric may itself go over TCP.
+_PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is (\w+)")
+_OVER_TCP = {"tcp", "sockets", "net"}
 _WARNING = re.compile(r"NCCL WARN (.*)")
 
 
@@ -52,7 +55,9 @@ def transport(log: str) -> Transport:
         return Transport(warnings=warnings)
     # One channel over sockets holds all others up.
     name = next((n for n in names if n == "Socket"), names[0])
-    sockets = name == "Socket"
+    provider = _PROVIDER.search(log)
+    over_tcp = provider is not None and provider[1] in _OVER_TCP and "Libfabric" in name
+    sockets = name == "Socket" or over_tcp
     chosen = (_SOCKET if sockets else _IB).search(log)
     devices = re.findall(r"\[\d+\]([^\s<]+)", chosen[1]) if chosen else []
     return Transport(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.lab.doctor import suite
 from tests.lab.doctor.fault import Fault, on
 from tests.lab.harness import Cluster
 
@@ -35,6 +36,21 @@ def _unplug(cluster: Cluster) -> None:
 
 def _plug(cluster: Cluster) -> None:
     cluster.lab.host("node-b").link(up=True)
+
+
+def _ufw(cluster: Cluster) -> None:
+    """ufw holds the firewall of node-b, with the cluster's rules; then one of them goes."""
+    cluster.on("node-b", "DEBIAN_FRONTEND=noninteractive apt-get -qq install -y "
+               "--no-install-recommends ufw netbase >/dev/null && ufw allow 22/tcp && "
+               "ufw --force enable")  # fmt: skip
+    cluster.apply()
+    assert suite.doctor(cluster).findings == []
+    cluster.on("node-b", "ufw delete allow from 10.77.0.11")
+
+
+def _no_ufw(cluster: Cluster) -> None:
+    cluster.on("node-b", "ufw --force reset && ufw disable && apt-get -qq purge -y ufw")
+    cluster.apply()
 
 
 FAULTS = (
@@ -104,4 +120,7 @@ FAULTS = (
           "node-a", on("node-a", "h=$(nft -a list chain inet vllm_cluster input | sed -n "
                        "'s/.*comment \"API.* # handle \\([0-9]*\\)/\\1/p' | head -n 1) && "
                        "nft delete rule inet vllm_cluster input handle $h")),
+    Fault("ufw-rule", "ufw holds the firewall, and the rule for a peer is gone",
+          "security.firewall-rule", "node-b", _ufw, consequence="network.port-blocked",
+          tidy=_no_ufw),
 )  # fmt: skip

@@ -34,7 +34,7 @@ _UNIT = """cat >/etc/systemd/system/srv-{name}.mount <<'END'
 What=/var/lib/standin-{name}
 Where=/srv/{name}
 Type=none
-Options=bind
+Options=bind,noatime{options}
 END
 mkdir -p /var/lib/standin-{name} /srv/{name} && systemctl daemon-reload && """
 
@@ -69,7 +69,7 @@ FAULTS = (
           standin="FUSE for NFS"),
     Fault("server-gone", "a share's server went away, and the mount stays stale",
           "host.mount-hung", "node-b",
-          on("node-b", _WRITE + _UNIT.format(name="share") + _mounted(_SHARE) +
+          on("node-b", _WRITE + _UNIT.format(name="share", options=",ro") + _mounted(_SHARE) +
              " && systemctl kill --signal=KILL standin-share"),
           tidy=on("node-b", f"umount {_SHARE}; {_STOP}; rm /etc/systemd/system/srv-share.mount; "
                   "systemctl daemon-reload"),
@@ -77,7 +77,7 @@ FAULTS = (
                           "clients: [node-b]}}}"),
           standin="FUSE for NFS"),
     Fault("mount-gone", "the weights' disk is not mounted", "host.mount-missing", "node-b",
-          also(on("node-b", _UNIT.format(name="nvme") + "systemctl start srv-nvme.mount && "
+          also(on("node-b", _UNIT.format(name="nvme", options="") + "systemctl start srv-nvme.mount && "
                   f"mountpoint {_DISK}"), on("node-b", f"umount {_DISK}")),
           tidy=on("node-b", f"umount {_DISK}; rm /etc/systemd/system/srv-nvme.mount; "
                   "systemctl daemon-reload"),

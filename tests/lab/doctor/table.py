@@ -1,4 +1,7 @@
-"""docs/doctor-faults.md out of the suite's results: `python -m tests.lab.doctor.table [COMMIT]`."""
+"""docs/doctor-faults.md out of the suite's results: `python -m tests.lab.doctor.table [COMMIT…]`.
+
+One commit, HEAD by default. What it lacks may come from further ones, whose rows name theirs.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +36,20 @@ def rows() -> list[str]:
     return [*alone, *real, *("+".join(pair) for pair in (*PAIRS, *REAL_PAIRS))]
 
 
-def write_table(of: str) -> None:
-    """Write it. Exits with the missing rows where the commit's results are not whole."""
+def write_table(of: str, *further: str) -> None:
+    """Write it. Exits with the missing rows where the commits' results are not whole."""
     found = kept(of)
+    for commit_ in further:
+        other = kept(commit_).items()
+        found |= {name: row | {"at": commit_} for name, row in other if name not in found}
     missing = [name for name in rows() if name not in found]
     if missing:
         sys.exit(f"commit {of}: no results of {', '.join(missing)}")
     alone = [found[name] for name in rows() if "+" not in name]
     pairs = [found[name] for name in rows() if "+" in name]
     head = _HEAD.format(commit=of, faults=len(FAULTS), rows=len(alone), pairs=len(pairs))
+    if any("at" in row for row in found.values()):
+        head += "Rows that name another commit were proven on that one.\n"
     text = [head, "| symptom | plane | first line | found | fix | healed in | where |",
             "|---|---|---|---|---|---|---|"]  # fmt: skip
     text += [_row(row) for row in alone]
@@ -51,8 +59,9 @@ def write_table(of: str) -> None:
 
 
 def _where(row: dict[str, Any]) -> str:
-    what = f"; {row['standin']}" if row.get("standin") else ""
-    return ("real" if row["real"] else "stand-in") + what
+    what = [row["standin"]] if row.get("standin") else []
+    what += [f"at {row['at']}"] if "at" in row else []
+    return "; ".join(["real" if row["real"] else "stand-in", *what])
 
 
 def _row(row: dict[str, Any]) -> str:
@@ -76,4 +85,4 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    write_table(sys.argv[1] if len(sys.argv) > 1 else commit())
+    write_table(*(sys.argv[1:] or [commit()]))

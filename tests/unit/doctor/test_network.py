@@ -152,6 +152,12 @@ def test_every_form_of_gpudirect_is_known(kind: str, device: str) -> None:
     assert not transport(log + plain).gpu_direct
 
 
+def test_libfabric_over_tcp_is_no_rdma() -> None:
+    log = (FIXTURES / "nccl" / "efa.txt").read_text()
+    assert transport(log).kind == "RDMA"
+    assert transport(log.replace("Provider is efa", "Provider is tcp")).kind == "sockets"
+
+
 def test_one_channel_over_sockets_is_no_rdma() -> None:
     log = (FIXTURES / "nccl" / "gdrdma.txt").read_text()
     log += (FIXTURES / "nccl" / "socket-broken.txt").read_text()
