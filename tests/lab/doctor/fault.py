@@ -19,16 +19,6 @@ def on(host: str, command: str) -> Deed:
     return deed
 
 
-def also(*deeds: Deed) -> Deed:
-    """One deed after the other."""
-
-    def deed(cluster: Cluster) -> None:
-        for one in deeds:
-            one(cluster)
-
-    return deed
-
-
 def nothing(_: Cluster) -> None:
     """No deed."""
 

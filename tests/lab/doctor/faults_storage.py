@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.lab.doctor.fault import Fault, also, on
+from tests.lab.doctor.fault import Fault, on
 from tests.lab.harness import Cluster, describe
 
 _SERVER = "/usr/local/sbin/standin-share"
@@ -77,8 +77,8 @@ FAULTS = (
                           "clients: [node-b]}}}"),
           standin="FUSE for NFS"),
     Fault("mount-gone", "the weights' disk is not mounted", "host.mount-missing", "node-b",
-          also(on("node-b", _UNIT.format(name="nvme", options="") + "systemctl start srv-nvme.mount && "
-                  f"mountpoint {_DISK}"), on("node-b", f"umount {_DISK}")),
+          on("node-b", _UNIT.format(name="nvme", options="") + "systemctl start srv-nvme.mount && "
+             f"mountpoint {_DISK} && umount {_DISK}"),
           tidy=on("node-b", f"umount {_DISK}; rm /etc/systemd/system/srv-nvme.mount; "
                   "systemctl daemon-reload"),
           described=_with(f"storage: {{disks: {{{_DISK}: {{devices: {{node-b: "
