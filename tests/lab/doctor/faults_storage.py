@@ -28,7 +28,7 @@ _WRITE = f"test -c /dev/fuse || mknod /dev/fuse c 10 229; cat >{_SERVER} <<'END'
     f"chmod 755 {_SERVER} && "  # fmt: skip
 _START = "systemd-run --quiet --unit=standin-share {server} {where} && " \
     "until grep -q ' {where} ' /proc/self/mountinfo; do sleep 0.1; done"  # fmt: skip
-_STOP = "systemctl stop standin-share; systemctl reset-failed standin-share"
+_STOP = "systemctl stop standin-share; systemctl reset-failed standin-share 2>/dev/null || true"
 _UNIT = """cat >/etc/systemd/system/srv-{name}.mount <<'END'
 [Mount]
 What=/var/lib/standin-{name}
