@@ -4,6 +4,7 @@ from vllm_cluster.steps import here
 from vllm_cluster.steps.alignment import align_step
 from vllm_cluster.steps.docker import docker_step
 from vllm_cluster.steps.files import base_step
+from vllm_cluster.steps.fingerprint import fingerprint_step
 from vllm_cluster.steps.firewall import firewall_step
 from vllm_cluster.steps.gpu import gpu_kept_step, gpu_step
 from vllm_cluster.steps.image import image_step
@@ -35,3 +36,4 @@ align_step()  # before anything that runs is stopped or started
 units_step()
 start_step()
 gpu_kept_step()
+fingerprint_step()  # of the host as this run leaves it

@@ -6,7 +6,14 @@ seed: $(VENV) ## Show what an installer is told of a host (HOST=node-b SEED="--s
 	@$(HOST_NAMED)
 	$(BIN)/vllm-cluster seed $(INV:.py=.yaml) --host $(HOST) $(SEED)
 
+rebuild: $(VENV) ## Make a host again from nothing (HOST=node-b INV=inventories/prod.py)
+	@$(HOST_NAMED)
+	$(BIN)/vllm-cluster rebuild $(INV:.py=.yaml) --host $(HOST)
+
+test-rebuild: $(VENV) ## Wipe lab hosts to a bare OS and rebuild them: root, minutes
+	$(BIN)/pytest tests/lab/test_rebuild_lab.py
+
 # mk/lab.mk has a default for its shell; no machine is made anew by default.
 HOST_NAMED = test "$(origin HOST)" != file || { echo "Which host? Say HOST=node-b"; exit 2; }
 
-.PHONY: lock seed
+.PHONY: lock seed rebuild test-rebuild

@@ -24,6 +24,7 @@ COMMANDS = {
         "vllm_cluster.commands.lock",
         "Write down what the hosts are made of; runs refuse anything else.",
     ),
+    "rebuild": ("vllm_cluster.commands.rebuild", "Make a host again from nothing."),
     "seed": ("vllm_cluster.commands.seed", "What an installer is told of a host."),
     "restart": ("vllm_cluster.commands.restart", "Stop in order, start again; requests finish."),
     "stop": ("vllm_cluster.commands.stop", "Stop in order; running requests finish."),

@@ -1,0 +1,199 @@
+"""The rebuild of one host: seed, wait, key, deploy, comparison."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import vllm_cluster
+from vllm_cluster.control import fingerprints
+from vllm_cluster.control.context import Context
+from vllm_cluster.control.fingerprints import Kept
+from vllm_cluster.control.run_lock import holding
+from vllm_cluster.doctor.reach import ANSWER_TIMEOUT_S, root_command, run, ssh_argv
+from vllm_cluster.facts import fingerprint as fact
+from vllm_cluster.plan import HostPlan
+from vllm_cluster.plan.fingerprint import Fingerprint, differences
+from vllm_cluster.rebuild import begun, known_hosts
+from vllm_cluster.rebuild.begun import Begun
+from vllm_cluster.rebuild.machine import Seen, awaited, look
+from vllm_cluster.seed import host_key
+
+Say = Callable[[str], None]
+Ask = Callable[[str], bool]
+DEPLOY = "deploys/cluster.py"
+# Every file under /etc is hashed, on a machine that has just begun to work.
+_FINGERPRINT_TIMEOUT_S = 5 * ANSWER_TIMEOUT_S
+
+
+class RebuildError(Exception):
+    """It ends here; the text says at which host, why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Rebuild:
+    """One rebuild. `say` tells a person, `ask` asks one; `accept` takes a new key unasked."""
+
+    known: Context
+    host: HostPlan
+    say: Say
+    ask: Ask
+    accept: bool
+    wait_s: float
+
+    @property
+    def name(self) -> str:
+        """The host's name."""
+        return self.host.name
+
+    def place(self) -> known_hosts.Place:
+        """Where its SSH key is known. Raises RebuildError."""
+        port = self.known.cluster.description.ssh.port
+        try:
+            return known_hosts.place(ssh_argv(self.known.cluster, self.host), port)
+        except (OSError, ValueError, KeyError) as error:
+            raise RebuildError(f"{self.name}: ssh -G says nothing of it: {error}") from None
+
+    def before(self) -> Kept | None:
+        """What the host consisted of: read now if it is deployed and trusted, else as kept."""
+        resumed = begun.read(self.known.cluster, self.name)
+        if resumed is not None:
+            file = begun.file_of(self.known.cluster, self.name)
+            self.say(f"{self.name}: goes on with a rebuild that was begun ({file})")
+            return resumed.before
+        kept = fingerprints.kept(self.known.cluster, self.name)
+        if look(self.known.cluster, self.host).state != "deployed":
+            return kept
+        found = self._fingerprint()
+        if found is None:
+            return kept
+        fingerprints.keep(self.known.cluster, self.name, found)
+        return fingerprints.kept(self.known.cluster, self.name)
+
+    def expected_key(self) -> str:
+        """The key that the seed carries, as `TYPE BASE64`; empty where it carries none.
+
+        Made anew where the host is known under it: the old system and the new must differ.
+        """
+        cluster = self.known.cluster
+        install = cluster.description.install
+        if install is None or install.host_key != "seed" or self.name not in install.hosts:
+            return ""
+        pair = host_key.kept(cluster, self.name)
+        if pair is not None and begun.read(cluster, self.name) is not None:
+            return _bare(pair.public)
+        if pair is None or _bare(pair.public) in known_hosts.keys(self.place()):
+            pair = host_key.make(cluster, self.name)
+        return _bare(pair.public)
+
+    def await_machine(self, expected: str, before: Kept | None) -> None:
+        """Wait for a bare system that lets us in, and know it by its key. Raises RebuildError."""
+        place = self.place()
+        old = known_hosts.keys(place)
+        resumed = begun.read(self.known.cluster, self.name)
+
+        def ready(seen: Seen) -> str:
+            if resumed is not None and seen.key == resumed.key and seen.state == "deployed":
+                return ""
+            return _waits_for(seen, old, expected)
+
+        seen = awaited(self.known.cluster, self.host, ready, self.say, self.wait_s)
+        if seen is None:
+            raise RebuildError(
+                f"{self.name}: not there within {self.wait_s:.0f} s; look at its console, and run "
+                "this again: it goes on from here"
+            )
+        if seen.key not in old:
+            self._take(place, old, seen.key, expected)
+        begun.write(self.known.cluster, self.name, Begun(seen.key, before))
+
+    def _take(self, place: known_hosts.Place, old: list[str], new: str, expected: str) -> None:
+        for key in old:
+            self.say(f"{self.name}: known until now as {known_hosts.fingerprint(key)}")
+        shown = known_hosts.fingerprint(new)
+        self.say(f"{self.name}: answers with {new.split(maxsplit=1)[0]} {shown}")
+        if new == expected:
+            self.say(f"{self.name}: that is the key of its seed")
+        elif not self.accept and not self.ask(
+            f"Is that the key of {self.name}? Its console shows it: "
+            "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub"
+        ):
+            raise RebuildError(
+                f"{self.name}: its new key was not taken, and nothing was sent to it. Run again "
+                "once you know the key, or let the seed carry one (install.host_key: seed)"
+            )
+        try:
+            known_hosts.replace(place, new)
+        except (OSError, subprocess.CalledProcessError) as error:
+            words = getattr(error, "stderr", "") or str(error)
+            raise RebuildError(f"{place.file}: {words.strip()}") from None
+        self.say(f"{place.file}: {self.name} is known by it now")
+
+    def deploy(self) -> None:
+        """Bring the whole cluster to its description. Raises RebuildError."""
+        root = Path(vllm_cluster.__file__).parent.parent
+        root = root if (root / DEPLOY).is_file() else Path.cwd()
+        program = Path(sys.executable).with_name("pyinfra")
+        inventory = self.known.cluster.file.with_suffix(".py")
+        argv = [str(program), "-y", "--fail-percent", "0", str(inventory), DEPLOY]
+        self.say(f"deploying: {' '.join(argv)}")
+        done = subprocess.run(argv, cwd=root, check=False, stdin=subprocess.DEVNULL)
+        if done.returncode:
+            raise RebuildError(
+                f"{self.name}: the deploy failed as shown above; mend that and run this again"
+            )
+
+    def compare(self, before: Kept | None) -> list[str]:
+        """One line a difference between then and now. Raises RebuildError."""
+        after = self._fingerprint()
+        if after is None:
+            raise RebuildError(f"{self.name}: its fingerprint cannot be read: it does not answer")
+        return [] if before is None else differences(before.values, after)
+
+    def run(self, expected: str, before: Kept | None) -> list[str]:
+        """All of it, with the lock of the other hosts held; the lines of `compare`."""
+        roots = {
+            name: _root(self.known, other)
+            for name, other in self.known.plan.hosts.items()
+            if name != self.name
+        }
+        with holding(f"rebuild of {self.name}", roots):
+            self.await_machine(expected, before)
+            self.deploy()
+            lines = self.compare(before)
+        begun.end(self.known.cluster, self.name)
+        return lines
+
+    def _fingerprint(self) -> Fingerprint | None:
+        cluster = self.known.cluster
+        argv = [*ssh_argv(cluster, self.host), root_command(cluster, "bash -s")]
+        script = fact.script(self.known.plan.weights_directory)
+        reply = run(argv, script, _FINGERPRINT_TIMEOUT_S)
+        return fact.parse(reply.out.splitlines()) if reply.code == 0 else None
+
+
+def _waits_for(seen: Seen, old: list[str], expected: str) -> str:
+    """What is not there yet; empty when the machine is ready."""
+    if seen.state == "silent":
+        return f"no answer over SSH ({seen.words})"
+    if seen.key in old and seen.state != "bare":
+        return "its old system still answers"
+    if expected and seen.key not in {expected, *old}:
+        return f"something answers with {known_hosts.fingerprint(seen.key)}, not its seed's key"
+    if seen.state == "closed":
+        return f"SSH answers and lets us not in yet ({seen.words})"
+    return ""
+
+
+def _bare(public: str) -> str:
+    return " ".join(public.split()[:2])
+
+
+def _root(known: Context, host: HostPlan) -> Callable[[str], list[str]]:
+    def argv(command: str) -> list[str]:
+        return [*ssh_argv(known.cluster, host), root_command(known.cluster, command)]
+
+    return argv
