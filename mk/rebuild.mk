@@ -10,10 +10,13 @@ rebuild: $(VENV) ## Make a host again from nothing (HOST=node-b INV=inventories/
 	@$(HOST_NAMED)
 	$(BIN)/vllm-cluster rebuild $(INV:.py=.yaml) --host $(HOST)
 
-test-rebuild: $(VENV) ## Wipe lab hosts to a bare OS and rebuild them: root, minutes
-	$(BIN)/pytest tests/lab/test_rebuild_lab.py
+test-rebuild: $(VENV) reference ## Wipe lab hosts to a bare OS and rebuild them: root, half an hour
+	$(BIN)/pytest tests/lab/test_rebuild_lab.py tests/lab/test_rebuild_vllm.py
+
+test-seed: $(VENV) ## Hold seeds against the installers' own checkers: root, minutes
+	$(BIN)/pytest tests/unit/seed tests/lab/test_seed_checkers.py
 
 # mk/lab.mk has a default for its shell; no machine is made anew by default.
 HOST_NAMED = test "$(origin HOST)" != file || { echo "Which host? Say HOST=node-b"; exit 2; }
 
-.PHONY: lock seed rebuild test-rebuild
+.PHONY: lock seed rebuild test-rebuild test-seed

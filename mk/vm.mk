@@ -1,5 +1,5 @@
 # Two machines with kernels of their own under software emulation (QEMU without KVM), as root.
-test-vm: $(VENV) ## Prove NFS and disks by UUID on two virtual machines: root, 15 minutes
+test-vm: $(VENV) ## Prove NFS, disks by UUID and a seed on virtual machines: root, half an hour
 	@command -v qemu-system-x86_64 qemu-img mmdebstrap mke2fs socat >/dev/null || { \
 	  echo "needs: apt-get install qemu-system-x86 qemu-utils mmdebstrap e2fsprogs socat"; exit 1; }
 	$(BIN)/pytest tests/vm --durations=0

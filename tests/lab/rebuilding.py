@@ -59,7 +59,14 @@ class Run:
 
 def rebuild(cluster: Cluster, host: str, *options: str, answers: str = "") -> Run:
     """Start a rebuild; `answers` are what the person types."""
-    argv = [BIN / "vllm-cluster", "rebuild", str(cluster.description), "--host", host, *options]
+    argv = [
+        str(BIN / "vllm-cluster"),
+        "rebuild",
+        str(cluster.description),
+        "--host",
+        host,
+        *options,
+    ]
     process = subprocess.Popen(
         argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -79,7 +86,7 @@ def _listen(run: Run) -> None:
 
 def command(cluster: Cluster, name: str, *options: str) -> subprocess.CompletedProcess[str]:
     """A command of ours over the description; its exit code is not judged."""
-    argv = [BIN / "vllm-cluster", name, str(cluster.description), *options]
+    argv = [str(BIN / "vllm-cluster"), name, str(cluster.description), *options]
     return subprocess.run(
         argv, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
     )

@@ -1,4 +1,4 @@
-"""Hosts wiped to a bare OS and made again: one story in order, with stand-ins for image and model."""
+"""Hosts wiped to a bare OS and made again: one story in order, with a stand-in image."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ each machine. Nothing of this machine's own network changes.
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import time
 from collections.abc import Iterator
@@ -44,6 +45,7 @@ class Machine:
     namespace: str
     disks: list[Disk] = field(default_factory=list)
     process: subprocess.Popen[bytes] | None = None
+    user: str = "root"
 
     @property
     def address(self) -> str:
@@ -99,7 +101,9 @@ class Machine:
 
     def ssh_argv(self, command: str) -> list[str]:
         """The command that runs another in a root shell of the machine."""
-        return ["ssh", "-F", str(self.folder / "ssh_config"), "-l", "root", self.name, command]
+        if self.user != "root":
+            command = f"sudo -n sh -c {shlex.quote(command)}"
+        return ["ssh", "-F", str(self.folder / "ssh_config"), "-l", self.user, self.name, command]
 
     def ssh(self, command: str, timeout_s: float = SSH_TIMEOUT_S) -> str:
         """The output of a root shell's command, which must end with 0."""

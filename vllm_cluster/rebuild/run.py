@@ -98,7 +98,7 @@ class Rebuild:
         def ready(seen: Seen) -> str:
             if resumed is not None and seen.key == resumed.key and seen.state == "deployed":
                 return ""
-            return _waits_for(seen, old, expected)
+            return waits_for(seen, old, expected)
 
         seen = awaited(self.known.cluster, self.host, ready, self.say, self.wait_s)
         if seen is None:
@@ -175,7 +175,7 @@ class Rebuild:
         return fact.parse(reply.out.splitlines()) if reply.code == 0 else None
 
 
-def _waits_for(seen: Seen, old: list[str], expected: str) -> str:
+def waits_for(seen: Seen, old: list[str], expected: str) -> str:
     """What is not there yet; empty when the machine is ready."""
     if seen.state == "silent":
         return f"no answer over SSH ({seen.words})"
