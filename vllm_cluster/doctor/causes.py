@@ -33,7 +33,7 @@ _RAY = (
     "host.port-taken", "memory.shm", "memory.limits", "memory.pressure", "memory.out",
     "host.clock", "security.secret-missing",
 )  # fmt: skip
-_MODEL = ("model.missing", "model.files", "model.corrupt", "model.other")
+_MODEL = ("model.missing", "model.files", "model.corrupt", "model.other", "model.rotten")
 _COLLECTIVE = (
     "collective.card", "collective.address", "collective.rdma-device", "collective.gid",
     "network.rdma-missing", "network.rdma-port",
@@ -80,6 +80,7 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
     "model.missing": (*_DISK, "host.not-deployed"),
     "model.files": (*_DISK, "model.missing"),
     "model.corrupt": ("model.files",),
+    "model.rotten": ("model.missing", "model.files", "model.corrupt", "model.other"),
     "ray.head-down": (*_HOST, *_DISK, *_DOCKER, *_GPU, *_FILES, *_RAY, "network.address-missing"),
     "ray.worker-down": (*_HOST, *_DISK, *_DOCKER, *_GPU, *_FILES, *_RAY, *_NET, "ray.head-down",
                         "ray.disabled"),

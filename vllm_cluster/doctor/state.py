@@ -117,7 +117,9 @@ def _weights(examination: Examination, facts: HostFacts) -> str:
         return "missing"
     size = sum(facts.model.sizes.values())
     bad = any(f.plane == "model" and f.host == facts.name for f, _ in examination.findings)
-    return f"{'damaged' if bad else 'whole'}, {size / 2**30:.1f} GiB"
+    read_s = facts.verified.ended_s
+    read = f", every byte read {_span(facts.clock_s - read_s)} ago" if read_s else ""
+    return f"{'damaged' if bad else 'whole'}, {size / 2**30:.1f} GiB{read}"
 
 
 def _ray_gpus(examination: Examination, name: str) -> int | None:

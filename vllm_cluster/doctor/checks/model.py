@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vllm_cluster.doctor.case import Case
-from vllm_cluster.doctor.finding import Finding, Step
+from vllm_cluster.doctor.finding import HERE, Finding, Step, on
 from vllm_cluster.facts.doctor.model import HostFacts
-from vllm_cluster.plan import HostPlan
+from vllm_cluster.facts.doctor.script import VERIFY_TIMER
+from vllm_cluster.plan import HostPlan, paths
 
 
 def weights(case: Case) -> Iterator[Finding]:
@@ -75,4 +76,30 @@ def _files(case: Case, host: HostPlan, facts: HostFacts) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-CHECKS = (weights,)
+def verified(case: Case) -> Iterator[Finding]:
+    """What the monthly reading of every byte found, and whether there is one."""
+    for host, facts in case.deployed():
+        service, timer = f"{paths.WEIGHTS_VERIFY}.service", facts.unit(VERIFY_TIMER)
+        found = facts.verified
+        if not found.whole:
+            yield Finding(
+                "model.rotten", "model", host.name,
+                expected="the bytes that were placed, as the monthly reading compares them",
+                found=found.words[0] if found.words else "others",
+                evidence=f"{paths.WEIGHTS_VERIFIED}: ok false",
+                # The second reading takes the finding away, or keeps it.
+                fix=(Step(HERE, f"vllm-cluster weights verify {case.description}"),
+                     Step(host.name, f"systemctl start {service}")),
+            )  # fmt: skip
+        if timer.load == "loaded" and not timer.running:
+            yield Finding(
+                "model.unverified", "model", host.name,
+                expected=f"{VERIFY_TIMER} running",
+                found=f"it is {timer.active}: nobody reads the weights for bits that rot",
+                evidence=f"systemctl show {VERIFY_TIMER}: ActiveState={timer.active}",
+                fix=on(host.name, f"systemctl enable --now {VERIFY_TIMER}"),
+                severity="warning",
+            )  # fmt: skip
+
+
+CHECKS = (weights, verified)

@@ -233,6 +233,15 @@ class Model:
 
 
 @dataclass(frozen=True)
+class Verified:
+    """The last reading of every byte of the weights. `ended_s`: since the epoch, 0: never."""
+
+    ended_s: float = 0.0
+    whole: bool = True
+    words: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Answer:
     """An answer over HTTP. `status` 0: none; then `words` says why."""
 
@@ -307,6 +316,7 @@ class HostFacts:
     contents: dict[str, str] = field(default_factory=dict)
     secrets: dict[str, str] = field(default_factory=dict)
     model: Model = Model()
+    verified: Verified = Verified()
     gpus: Gpus = field(default_factory=Gpus)
     rdma: tuple[RdmaPort, ...] = ()
     rank_lines: tuple[str, ...] = ()

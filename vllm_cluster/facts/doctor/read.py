@@ -49,6 +49,7 @@ def parse(name: str, output: str, *, arrived_s: float | None = None) -> HostFact
         contents=read_host.contents(sections),
         secrets=read_host.secrets(sections),
         model=read_host.model(sections),
+        verified=read_host.verified(sections),
         gpus=gpus(sections),
         rdma=read_network.rdma(sections),
         rank_lines=sections.one("ranks").lines,

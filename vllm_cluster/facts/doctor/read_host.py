@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 
-from vllm_cluster.facts.doctor.model import Disk, File, Model, Mount, System, Unit
+from vllm_cluster.facts.doctor.model import Disk, File, Model, Mount, System, Unit, Verified
 from vllm_cluster.facts.doctor.sections import Section, Sections
+from vllm_cluster.plan import paths
 
 _DF_COLUMNS = 6
 
@@ -158,3 +160,15 @@ def model(sections: Sections) -> Model:
         elif word == "manifest":
             manifest = rest
     return Model(True, section.timed_out, sizes, kinds, manifest, hashes)
+
+
+def verified(sections: Sections) -> Verified:
+    """What the weights' monthly reading left behind."""
+    text = contents(sections).get(paths.WEIGHTS_VERIFIED, "")
+    try:
+        report = json.loads(text)
+        copies = report["copies"]
+        words = [line for copy in copies if not copy["ok"] for line in copy["lines"]]
+        return Verified(float(report["ended"]), bool(report["ok"]), tuple(words))
+    except (json.JSONDecodeError, KeyError, TypeError, ValueError):
+        return Verified()

@@ -21,6 +21,7 @@ SYSTEM_UNITS = (
     "ntpsec.service", "unattended-upgrades.service", "nvidia-persistenced.service",
     "nvidia-fabricmanager.service",
 )  # fmt: skip
+VERIFY_TIMER = f"{paths.WEIGHTS_VERIFY}.timer"
 DAEMON_JSON = "/etc/docker/daemon.json"
 
 
@@ -64,11 +65,11 @@ def _values(plan: Plan, host: HostPlan, salt: str, log_lines: int, *, deep: bool
     if host.role == "head" and plan.api_key:
         secrets.append(paths.API_KEY)
     units = [f"{paths.UNITS}/{unit}" for unit in ours]
-    shown = ["/etc/hosts", DAEMON_JSON, paths.ENVIRONMENT, *units]
+    shown = ["/etc/hosts", DAEMON_JSON, paths.ENVIRONMENT, paths.WEIGHTS_VERIFIED, *units]
     body = {"model": plan.model_name, "prompt": "Hello", "max_tokens": 1, "temperature": 0}
     return [
         _array("peers", peers),
-        _array("units", [*ours, *SYSTEM_UNITS]),
+        _array("units", [*ours, VERIFY_TIMER, *SYSTEM_UNITS]),
         _array("ours", ours),
         _array("containers", host.containers),
         _array("files", [paths.ENVIRONMENT, paths.FIREWALL, *units]),

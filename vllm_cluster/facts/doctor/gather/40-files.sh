@@ -21,11 +21,12 @@ model_in_time() {
 # Names and sizes; content only of files that were touched after the manifest was written.
 model() {
   if ! cd "$model_path" 2>/dev/null; then echo "absent"; return; fi
-  find . -path ./.vllm-cluster -prune -o -not -type d -printf 'entry %y %s %P\n'
+  # Links are followed: in a hub's cache they lead to the files. A broken one has its own size.
+  find -L . -path ./.vllm-cluster -prune -o -not -type d -printf 'entry %y %s %P\n'
   local manifest=.vllm-cluster/manifest.json
   if [ -f "$manifest" ]; then
     echo "manifest $(sha256sum "$manifest" | cut -c1-64)"
-    find . -path ./.vllm-cluster -prune -o -type f -newercm "$manifest" -print0 |
+    find -L . -path ./.vllm-cluster -prune -o -type f -newercm "$manifest" -print0 |
       xargs -0 -r sha256sum | sed 's|^\([0-9a-f]*\) [ *]\./|hash \1 |'
   fi
 }
