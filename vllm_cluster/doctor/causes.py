@@ -26,6 +26,7 @@ _GPU = (
     "gpu.driver-missing", "gpu.driver-mismatch", "gpu.driver-failing", "gpu.count", "gpu.runtime",
     "gpu.uvm", "gpu.mig", "gpu.occupied", "gpu.fabric-manager", "gpu.xid", "gpu.memory-errors",
     "gpu.rows-failed", "gpu.rows-pending", "gpu.driver-unequal", "gpu.compute-mode",
+    "gpu.lost",
 )  # fmt: skip
 _FILES = ("*.unit-missing", "*.unit-changed", "*.environment-changed", "*.masked", "*.not-loaded")
 _RAY = (

@@ -82,6 +82,16 @@ def test_a_next_kernel_without_the_driver_is_told_before_the_reboot() -> None:
     assert "gpu.next-kernel" not in ids(changed(case, "node-b", gpus=built, system=system))
 
 
+def test_a_container_that_lost_its_gpus_is_restarted() -> None:
+    case = gpu_case()
+    docker = case.facts["node-b"].docker
+    words = "Failed to initialize NVML: Unknown Error"
+    inside = replace(docker.inside["ray-worker"], nvml=words)
+    case = changed(case, "node-b", docker=replace(docker, inside={"ray-worker": inside}))
+    assert (first(case).id, first(case).host) == ("gpu.lost", "node-b")
+    assert first(case).fix[0].command == "systemctl restart --no-block ray-worker.service"
+
+
 def test_no_driver_at_all() -> None:
     case = changed(gpu_case(), "node-b", gpus=smi("no nvidia-smi"))
     assert first(case).id == "gpu.driver-missing"

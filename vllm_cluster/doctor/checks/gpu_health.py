@@ -170,6 +170,23 @@ def strangers(case: Case) -> Iterator[Finding]:
 _USED = 0.05
 
 
+def lost(case: Case) -> Iterator[Finding]:
+    """Containers whose GPUs a daemon-reload took away: what runs goes on until it asks for one
+    (https://github.com/NVIDIA/nvidia-container-toolkit/issues/48)."""
+    if case.plan.accelerator != "nvidia":
+        return
+    for host, facts in case.deployed():
+        for name, inside in facts.docker.inside.items():
+            if name in host.containers and "Failed to initialize NVML" in inside.nvml:
+                yield Finding(
+                    "gpu.lost", "gpu", host.name,
+                    expected=f"GPUs inside {name}",
+                    found="it has lost them, mostly by a daemon-reload under it",
+                    evidence=f"{name}: nvidia-smi -L: {inside.nvml}",
+                    fix=on(host.name, f"systemctl restart --no-block {name}.service"),
+                )  # fmt: skip
+
+
 def updates(case: Case) -> Iterator[Finding]:
     """A driver that an unattended update may replace under a running cluster."""
     if case.plan.accelerator != "nvidia":
@@ -207,4 +224,4 @@ def dcgm(case: Case) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-CHECKS = (errors, xids, modes, speed, strangers, updates, dcgm)
+CHECKS = (errors, xids, modes, speed, strangers, lost, updates, dcgm)

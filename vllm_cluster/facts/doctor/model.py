@@ -171,7 +171,8 @@ class Container:
 class Inside:
     """A running container as its first process has it. Sizes in bytes; -1 is unlimited.
 
-    `python`: to the patch where the container tells, else to the minor version.
+    `python`: to the patch where the container tells, else to the minor version. `nvml`: the first
+    line of `nvidia-smi -L` in it, empty where there are no GPUs to ask for.
     """
 
     name: str
@@ -183,6 +184,7 @@ class Inside:
     python: str = ""
     rdma_devices: tuple[str, ...] = ()
     namespace: str = ""
+    nvml: str = ""
 
 
 @dataclass(frozen=True)

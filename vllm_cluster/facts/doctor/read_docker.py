@@ -80,13 +80,15 @@ def _container(row: dict[str, Any]) -> Container:
 
 def _inside(section: Section) -> Inside:
     environment, packages, python = dict[str, str](), dict[str, str](), ""
-    limits, devices, shm, namespace = dict[str, int](), [], (0, 0), ""
+    limits, devices, shm, namespace, nvml = dict[str, int](), [], (0, 0), "", ""
     for line in section.lines:
         word, _, rest = line.partition(" ")
         if word == "shm":
             shm = _shm(rest)
         elif word == "namespace":
             namespace = rest
+        elif word == "nvml":
+            nvml = rest
         elif word == "env":
             name, _, value = rest.partition("=")
             environment[name] = value
@@ -100,7 +102,7 @@ def _inside(section: Section) -> Inside:
             limits[match[1]] = -1 if match[2] == "unlimited" else int(match[2])
     return Inside(
         section.argument, shm[0], shm[1], limits, environment, packages, python, tuple(devices),
-        namespace,
+        namespace, nvml,
     )  # fmt: skip
 
 

@@ -49,6 +49,10 @@ inside() {
     done
   done | sort -u
   python_version "$root" "$path"
+  # A daemon-reload may have taken the GPUs away from under it; nothing outside shows that.
+  if [ "$accelerator" = nvidia ]; then
+    echo "nvml $(timeout 5 docker exec "$1" nvidia-smi -L 2>&1 </dev/null | head -n 1)"
+  fi
   ls -d "$root"/dev/infiniband/uverbs* 2>/dev/null | sed "s|$root|device |"
 }
 
