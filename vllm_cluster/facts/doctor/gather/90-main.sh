@@ -3,6 +3,8 @@ main() {
   if [ "$(id -u)" -ne 0 ]; then begin not-root; id; return; fi
   hung=()
   start peers all_peers
+  # A name server that is gone takes ten seconds a name.
+  start names within 6 names
   hung_mounts
   start docker docker_state
   start holder firewall_holder
@@ -19,7 +21,6 @@ main() {
   disks
   units_state
   cards
-  names
   firewall
   our_files
   kernel_log
@@ -28,6 +29,7 @@ main() {
   rank_lines
   begin disk "$weights"
   collect weights
+  collect names
   collect holder
   collect docker
   collect model
