@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-Plane = Literal[
-    "host", "network", "docker", "gpu", "ray", "collective", "memory", "model", "vllm", "security"
-]
+from vllm_cluster.plan.signs import Plane
+
 PLANES: tuple[Plane, ...] = (
     "host", "network", "docker", "gpu", "security", "memory", "model", "ray", "collective", "vllm",
 )  # fmt: skip

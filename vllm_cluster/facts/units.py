@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyinfra.api.command import StringCommand
 from pyinfra.api.exceptions import FactProcessError
 from pyinfra.api.facts import FactBase
+
+from vllm_cluster.plan import paths
 
 _PROPERTIES = "Id,LoadState,ActiveState,SubState,UnitFileState,NeedDaemonReload,Result"
 
@@ -23,13 +25,15 @@ class UnitState:
     result: str
     config: str = ""
     newer_files: tuple[str, ...] = field(default=())
+    started_from: str = ""
 
 
 class UnitStates(FactBase[dict[str, UnitState]]):
     """States of `units` (names with suffix).
 
     `containers` maps a unit to the container it runs, to learn with which configuration that
-    was started (the label vllm-cluster.config). `files` maps a unit to files that it reads only
+    was started (the label vllm-cluster.config), and what the unit noted of the files that it
+    started from. `files` maps a unit to files that it reads only
     when it starts: those changed since then are listed in `newer_files`.
     """
 
@@ -48,6 +52,8 @@ class UnitStates(FactBase[dict[str, UnitState]]):
             label = '{{index .Config.Labels "vllm-cluster.config"}}'
             inspect = f"docker container inspect --format '{label}' {container} 2>/dev/null"
             parts.append(f'echo "Config {unit} $({inspect})"')
+            noted = f"cat {paths.UNITS_STATE}/{container}.files 2>/dev/null"
+            parts.append(f'echo "From {unit} $({noted})"')
         for unit, names in (files or {}).items():
             parts += [_newer(unit, name) for name in names]
         return StringCommand("; ".join(parts) + "; true")
@@ -55,12 +61,16 @@ class UnitStates(FactBase[dict[str, UnitState]]):
     def process(self, output: list[str]) -> dict[str, UnitState]:
         shown: dict[str, dict[str, str]] = {}
         configs: dict[str, str] = {}
+        origins: dict[str, str] = {}
         newer: dict[str, list[str]] = {}
         block: dict[str, str] = {}
         for line in output:
             if line.startswith("Config "):
                 _, unit, config = (line + " ").split(" ", 2)
                 configs[unit] = config.strip()
+            elif line.startswith("From "):
+                _, unit, origin = (line + " ").split(" ", 2)
+                origins[unit] = origin.strip()
             elif line.startswith("Newer "):
                 _, unit, name = line.split(" ", 2)
                 newer.setdefault(unit, []).append(name)
@@ -71,7 +81,12 @@ class UnitStates(FactBase[dict[str, UnitState]]):
                 block[name] = value
                 shown[block.get("Id", "")] = block
         return {
-            unit: _state(unit, values, configs.get(unit, ""), newer.get(unit, []))
+            unit: replace(
+                _state(unit, values),
+                config=configs.get(unit, ""),
+                newer_files=tuple(newer.get(unit, [])),
+                started_from=origins.get(unit, ""),
+            )
             for unit, values in shown.items()
             if unit
         }
@@ -86,7 +101,7 @@ def _newer(unit: str, name: str) -> str:
     return f'{started}; {changed}; [ "${{c:-0}}" -le "${{s:-0}}" ] || echo "Newer {unit} {name}"'
 
 
-def _state(unit: str, values: dict[str, str], config: str, newer: list[str]) -> UnitState:
+def _state(unit: str, values: dict[str, str]) -> UnitState:
     try:
         return UnitState(
             load=values["LoadState"],
@@ -95,8 +110,6 @@ def _state(unit: str, values: dict[str, str], config: str, newer: list[str]) -> 
             file_state=values["UnitFileState"],
             need_reload=values["NeedDaemonReload"] == "yes",
             result=values.get("Result", ""),
-            config=config,
-            newer_files=tuple(newer),
         )
     except KeyError as error:
         raise FactProcessError(f"systemctl show {unit} says nothing of {error}") from error

@@ -11,6 +11,7 @@ from pyinfra.context import host
 
 from vllm_cluster.facts.units import UnitState, UnitStates
 from vllm_cluster.operations.refuse import refuse
+from vllm_cluster.plan import paths
 
 
 @dataclass(frozen=True)
@@ -19,8 +20,10 @@ class Unit:
 
     `container` and `config`: the container that it runs and the configuration's digest; the unit
     is restarted while the running one carries another. `files`: read only at start; the unit is
-    restarted while one of them is newer than its start. Both hold across an interrupted run,
-    which a "changed in this run" would not.
+    restarted while one of them is newer than its start. `started_from`: the digest that the unit
+    notes of its files at its start; it is restarted while that is another, so what somebody edited
+    and started does not outlive the file. All hold across an interrupted run, which a "changed in
+    this run" would not.
     `wait` False starts it without waiting until it is active.
     """
 
@@ -28,6 +31,7 @@ class Unit:
     container: str = ""
     config: str = ""
     files: tuple[str, ...] = ()
+    started_from: str = ""
     wait: bool = True
     verb: str = "restart"
 
@@ -53,7 +57,10 @@ def active(units: list[Unit]) -> Generator[StringCommand, None, None]:
     if idle:
         yield StringCommand("systemctl enable --quiet", *idle)
     for unit, _ in steps:
-        if have[unit.name].active == "failed":
+        if unit.container:
+            # A deploy is a person's will: no pause, and all the starts that a unit has.
+            yield StringCommand(f"{paths.SCRIPTS}/attempt held {unit.name}")
+        elif have[unit.name].active == "failed":
             # A unit that gave up stays so, whatever is started, until its counter is reset.
             yield StringCommand("systemctl reset-failed", unit.name)
         yield _start(unit, have[unit.name])
@@ -67,12 +74,12 @@ def ended(units: list[Unit]) -> Generator[StringCommand, None, None]:
     join a session that is about to end.
     """
     have = _read(units)
-    old = [u for u in units if have[u.name].config not in {"", u.config}]
+    old = [u for u in units if _older(u, have[u.name])]
     if not old:
         host.noop("nothing runs an older configuration")
         return
     for unit in old:
-        host.log(f"{unit.name}: runs an older configuration")
+        host.log(f"{unit.name}: {_older(unit, have[unit.name])}")
     yield StringCommand("systemctl daemon-reload")
     yield StringCommand("systemctl stop", *[unit.name for unit in old])
 
@@ -92,12 +99,22 @@ def _why(unit: Unit, found: UnitState) -> str:
         return f"is {found.active}"
     if _waits(unit, found):
         return "waits, perhaps for what an older configuration names"
+    if older := _older(unit, found):
+        return older
     if found.active == "activating" and unit.wait:
         return "is still starting"
-    if unit.container and found.config and found.config != unit.config:
-        return "runs an older configuration"
     if found.newer_files:
         return f"started before {', '.join(found.newer_files)} changed"
+    return ""
+
+
+def _older(unit: Unit, found: UnitState) -> str:
+    """Why what runs, or starts, is another than it shall be; empty when it is not."""
+    if unit.container and found.config and found.config != unit.config:
+        return "runs an older configuration"
+    noted = found.started_from if found.active in {"active", "activating"} else ""
+    if unit.started_from and noted and noted != unit.started_from:
+        return "was started from files that somebody had changed"
     return ""
 
 
@@ -107,8 +124,7 @@ def _waits(unit: Unit, found: UnitState) -> bool:
 
 
 def _start(unit: Unit, found: UnitState) -> StringCommand:
-    stale = found.active == "active" or (found.config and found.config != unit.config)
-    stale = stale or _waits(unit, found)
+    stale = found.active == "active" or _older(unit, found) or _waits(unit, found)
     verb = unit.verb if stale else "start"
     block = "" if unit.wait else " --no-block"
     command = f"systemctl {verb}{block} {unit.name}"

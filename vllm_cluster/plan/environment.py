@@ -21,6 +21,10 @@ def shared(description: Description) -> dict[str, str]:
         "VLLM_CACHE_ROOT": f"{paths.COMPILE_CACHE}/vllm",
         "TRITON_CACHE_DIR": f"{paths.COMPILE_CACHE}/triton",
         "TORCHINDUCTOR_CACHE_DIR": f"{paths.COMPILE_CACHE}/inductor",
+        # Kernels that FlashInfer and the driver compile lie in the home otherwise, which ends
+        # with the container.
+        "FLASHINFER_WORKSPACE_BASE": f"{paths.COMPILE_CACHE}/flashinfer",
+        "CUDA_CACHE_PATH": f"{paths.COMPILE_CACHE}/cuda",
         "VLLM_CONFIG_ROOT": paths.VLLM_CONFIG,
         **hardware.nccl(description),
         **user,

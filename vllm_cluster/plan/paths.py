@@ -36,6 +36,9 @@ WEIGHTS_NOTES = f"{STATE}/weights"
 WEIGHTS_VERIFIED = f"{STATE}/weights-verified.json"
 WEIGHTS_VERIFY = "vllm-cluster-weights-verify"
 
+# What units note of themselves: counts of starts, reasons. Gone with the boot, like systemd's own.
+UNITS_STATE = "/run/vllm-cluster/units"
+
 # Where the containers see the files above. Not /run/secrets: images use it for their own.
 IN_TOKEN = "/run/vllm-cluster/ray-token"  # noqa: S105  a path
 IN_API_KEY = "/run/vllm-cluster/api-key"

@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping
 
 from vllm_cluster.plan import HostPlan, Plan, environment, paths
-from vllm_cluster.plan.containers import labelled
-from vllm_cluster.steps.render import render
+from vllm_cluster.plan.containers import VLLM, labelled
+from vllm_cluster.steps.render import plain, render
 
 
 def environment_file(plan: Plan, host: HostPlan, interface: str) -> str:
@@ -23,11 +23,13 @@ def digest(plan: Plan, host: HostPlan, unit: str, env: str, secrets: Mapping[str
     A worker belongs to one session of the head, so what changes the head restarts it too.
     """
     head = plan.hosts[plan.head].containers
+    inside = [plain(f"{paths.SCRIPTS}/serve"), environment.not_carried_json()]
     parts = [
         host.containers[unit].run(),
         head["ray-head"].run() if plan.backend == "ray" else (),
         env,
         sorted(secrets.items()),
+        inside if unit == VLLM else (),
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
@@ -36,4 +38,15 @@ def unit_file(plan: Plan, host: HostPlan, unit: str, config: str) -> str:
     """The text of `unit`'s file, its container labelled with `config`."""
     container = labelled(host.containers[unit], config)
     path = f"{paths.UNITS}/{unit}.service"
-    return render(path, plan=plan, container=container, paths=paths)
+    values = {"plan": plan, "host": host, "container": container, "paths": paths}
+    return render(path, **values, started_from=started_from(unit))
+
+
+def started_from(unit: str) -> tuple[str, str]:
+    """The files that `unit` reads at its start, and notes the digest of (`attempt begin`)."""
+    return (f"{paths.UNITS}/{unit}.service", paths.ENVIRONMENT)
+
+
+def started_digest(unit_text: str, env: str) -> str:
+    """What `attempt begin` notes where nobody has changed those files."""
+    return hashlib.sha256((unit_text + env).encode()).hexdigest()

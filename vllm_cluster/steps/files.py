@@ -4,11 +4,14 @@ from pyinfra.api.deploy import deploy
 
 from vllm_cluster.operations import files, packages
 from vllm_cluster.operations.files import Directory, File
-from vllm_cluster.plan import paths
+from vllm_cluster.plan import paths, signs
 from vllm_cluster.steps import here
 from vllm_cluster.steps.render import plain, render
 
-SCRIPTS = ("serve", "wait-for-head", "wait-for-gpus", "await-completion", "door")
+SCRIPTS = (
+    "serve", "wait-for-head", "wait-for-gpus", "await-completion", "attempt", "host-ready",
+    "end-container", "door",
+)  # fmt: skip
 
 
 @deploy("Base")
@@ -35,4 +38,5 @@ def base_step() -> None:
     dashboard = here.known().cluster.description.ports.dashboard
     values = {"plan": here.plan(), "paths": paths, "dashboard_port": dashboard}
     wanted[probe] = File(render(probe, **values), mode="755")
+    wanted[f"{paths.SCRIPTS}/signs"] = File(signs.patterns(), ours=False)
     files.place(name="Write the directories and scripts of the cluster", wanted=wanted)

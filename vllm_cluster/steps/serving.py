@@ -11,6 +11,7 @@ from vllm_cluster.operations.units import Unit
 from vllm_cluster.plan import environment, paths
 from vllm_cluster.steps import configs, here
 from vllm_cluster.steps.here import known
+from vllm_cluster.steps.render import render
 
 
 @deploy("Units")
@@ -27,6 +28,8 @@ def units_step() -> None:
     for unit in _units(env):
         path = f"{paths.UNITS}/{unit.name}"
         wanted[path] = File(configs.unit_file(plan, this, unit.container, unit.config))
+    gave_up = f"{paths.UNITS}/vllm-cluster-gave-up@.service"
+    wanted[gave_up] = File(render(gave_up, plan=plan, paths=paths))
     files.place(name="Write the environment and the units of Ray and vLLM", wanted=wanted)
     units.ended(name="Stop what runs an older configuration", units=list(reversed(_units(env))))
 
@@ -53,13 +56,17 @@ def _environment() -> str:
 
 def _units(env: str) -> list[Unit]:
     plan, this = here.plan(), here.this()
+    configured = {
+        unit: configs.digest(plan, this, unit, env, known().secrets) for unit in this.units
+    }
     return [
         Unit(
             name=f"{unit}.service",
             container=unit,
-            config=configs.digest(plan, this, unit, env, known().secrets),
+            config=config,
+            started_from=configs.started_digest(configs.unit_file(plan, this, unit, config), env),
             # A worker waits for its head, and vLLM for every worker: only vLLM is waited for.
             wait=unit == "vllm",
         )
-        for unit in this.units
+        for unit, config in configured.items()
     ]

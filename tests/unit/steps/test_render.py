@@ -1,10 +1,11 @@
 """Templates, and argument lists as systemd reads them."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from vllm_cluster.plan import Plan, make_plan, paths
+from vllm_cluster.plan import Plan, make_plan, paths, signs
 from vllm_cluster.plan.weights import ModelId
 from vllm_cluster.spec import load
 from vllm_cluster.steps import configs
@@ -54,7 +55,68 @@ def test_systemd_is_the_only_supervisor(plan: Plan, host: str, unit: str) -> Non
     assert "\nStartLimitBurst=" in text
     assert "ray stop" not in text
     stop = int(text.split("TimeoutStopSec=")[1].split()[0])
-    assert stop > int(text.split("docker stop --time ")[1].split()[0])
+    asked = next(line for line in text.splitlines() if line.startswith("ExecStop="))
+    assert stop > int(asked.split()[-1])
+
+
+@pytest.mark.parametrize(
+    ("host", "unit"), [("node-a", "ray-head"), ("node-a", "vllm"), ("node-b", "ray-worker")]
+)
+def test_a_unit_gives_up_after_starts_and_not_by_time(plan: Plan, host: str, unit: str) -> None:
+    text = configs.unit_file(plan, plan.hosts[host], unit, "cafe")
+    assert "\nStartLimitIntervalSec=infinity\n" in text
+    assert f"\nOnFailure=vllm-cluster-gave-up@{unit}.service\n" in text
+    assert "\nTimeoutStartSec=infinity\n" in text
+    # What is waited for comes before what fails without it.
+    order = [line.split()[0].rsplit("/", 1)[1] for line in text.splitlines() if "Pre=" in line]
+    assert order[:3] == ["attempt", "host-ready", "end-container"]
+
+
+def test_the_script_that_vllm_starts_with_is_part_of_its_digest(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = plan.hosts["node-a"]
+    before = {unit: configs.digest(plan, head, unit, "e", {}) for unit in head.units}
+    monkeypatch.setattr(configs, "plain", lambda path: f"another {path}")
+    after = {unit: configs.digest(plan, head, unit, "e", {}) for unit in head.units}
+    assert after["vllm"] != before["vllm"]
+    assert after["ray-head"] == before["ray-head"]
+
+
+def test_the_noted_digest_is_that_of_the_files(plan: Plan, tmp_path: Path) -> None:
+    text, env = configs.unit_file(plan, plan.hosts["node-a"], "vllm", "cafe"), "A=1\n"
+    unit, file = tmp_path / "unit", tmp_path / "env"
+    unit.write_text(text)
+    file.write_text(env)
+    shell = f"cat -- {unit} {file} | sha256sum | cut -c1-64"
+    noted = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
+    assert noted.stdout.strip() == configs.started_digest(text, env)
+
+
+def test_every_sign_is_a_pattern_for_grep_too() -> None:
+    for sign in signs.SIGNS:
+        done = subprocess.run(
+            ["grep", "-P", "-m1", "--", sign.pattern], input="", capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (1, ""), sign.pattern
+
+
+def test_caches_of_compiled_code_lie_on_the_host(plan: Plan) -> None:
+    """vLLM puts its own caches, and with them inductor's, below VLLM_CACHE_ROOT
+    (vllm/compilation/backends.py, model_executor/warmup/flashinfer_autotune_cache.py); Triton,
+    inductor, FlashInfer and the driver have variables of their own."""
+    names = (
+        "VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR",
+        "FLASHINFER_WORKSPACE_BASE", "CUDA_CACHE_PATH",
+    )  # fmt: skip
+    for host, unit in (("node-a", "ray-head"), ("node-a", "vllm"), ("node-b", "ray-worker")):
+        run = plan.hosts[host].containers[unit].run()
+        mount = f"--mount=type=bind,source={paths.COMPILE_CACHE},target={paths.COMPILE_CACHE}"
+        assert mount in run
+        assert f"--env-file={paths.ENVIRONMENT}" in run
+    for name in names:
+        assert plan.environment[name].startswith(f"{paths.COMPILE_CACHE}/"), name
 
 
 def test_the_environment_of_a_host_is_its_own(plan: Plan) -> None:

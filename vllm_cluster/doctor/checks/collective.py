@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.checks.network import card_of
-from vllm_cluster.doctor.finding import Finding, Plane, Step, on
+from vllm_cluster.doctor.finding import Finding, Step, on
 from vllm_cluster.facts.doctor.model import HostFacts
 from vllm_cluster.plan import HostPlan, environment, paths
+from vllm_cluster.plan.signs import Plane
 
 _CARDS = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 _OWN = (*_CARDS, "VLLM_HOST_IP")

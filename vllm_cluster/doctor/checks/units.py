@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.exec_line import arguments
-from vllm_cluster.doctor.finding import Finding, Plane, Step, on
+from vllm_cluster.doctor.finding import Finding, Step, on
 from vllm_cluster.facts.doctor.model import HostFacts, Unit
 from vllm_cluster.facts.doctor.script import unit_names
 from vllm_cluster.plan import HostPlan, paths
 from vllm_cluster.plan.containers import CONFIG_LABEL
+from vllm_cluster.plan.signs import Plane
 
 
 def plane_of(unit: str) -> Plane:

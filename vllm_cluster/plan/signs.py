@@ -1,0 +1,82 @@
+"""Words in the logs of Ray, vLLM and Docker that name a cause.
+
+The doctor reads logs with them, and a unit that gives up says with them why: the same words in
+both. Patterns are Python's and PCRE's at once (`grep -P` on the hosts).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Plane = Literal[
+    "host", "network", "docker", "gpu", "ray", "collective", "memory", "model", "vllm", "security"
+]
+
+
+@dataclass(frozen=True)
+class Sign:
+    """`rank`: how deep the cause lies; the lowest is taken."""
+
+    rank: int
+    plane: Plane
+    pattern: str
+    meaning: str
+
+
+# Deepest first. What only follows from something else stands last.
+SIGNS: tuple[Sign, ...] = (
+    Sign(0, "host", r"No space left on device|ENOSPC", "the disk is full"),
+    Sign(0, "host", r"Read-only file system", "a file system is read-only"),
+    Sign(1, "docker", r"No such image|Unable to find image", "the image is not on this host"),
+    Sign(1, "docker", r"invalid mount config|bind source path does not exist",
+         "a file or directory that the container needs is gone"),
+    Sign(1, "docker", r"Cannot connect to the Docker daemon", "Docker does not run"),
+    Sign(1, "docker", r"error setting rlimit|OCI runtime create failed",
+         "Docker could not make the container"),
+    Sign(1, "docker", r"is already in use by container", "a container of that name exists"),
+    Sign(1, "gpu", r"could not select device driver|nvidia-container-cli",
+         "Docker cannot hand out GPUs"),
+    Sign(1, "gpu", r"Driver/library version mismatch", "the driver was updated without a reboot"),
+    Sign(1, "gpu", r"Failed to initialize NVML", "the container has lost its GPUs"),
+    Sign(1, "gpu", r"fallen off the bus|CUDA error: (?:an illegal|uncorrectable|hardware)",
+         "a GPU failed"),
+    Sign(1, "gpu", r"system not yet initialized|error 802", "the fabric manager does not run"),
+    Sign(2, "host", r"[Aa]ddress already in use|EADDRINUSE|port \d+ is already in use",
+         "another process has the port"),
+    Sign(2, "ray", r"Version mismatch", "Ray or Python differ between the hosts"),
+    Sign(2, "ray", r"InvalidAuthToken|[Aa]uthentication ?[Ee]rror|RAY_AUTH_TOKEN",
+         "the Ray token differs between the hosts, or is missing"),
+    Sign(2, "vllm", r"error: (?:unrecognized arguments|argument)",
+         "vLLM does not know an argument"),
+    Sign(2, "model", r"does not appear to have a file named|is not a local folder|SafetensorError|"
+         r"Error(?: while)? deserializing header|No such file or directory: .*safetensors|"
+         r"Cannot find any model weights|incomplete metadata",
+         "the model's files are missing or damaged"),
+    Sign(2, "memory", r"CUDA out of memory|OutOfMemoryError|Free memory on device|"
+         r"No available memory for the cache blocks", "GPU memory does not suffice"),
+    Sign(2, "memory", r"oom-kill|Out of memory|exit code 137|signal 9|SIGKILL|"
+         r"node running low on memory", "a process was killed, mostly for want of memory"),
+    Sign(2, "memory", r"/dev/shm|shared memory segment|open shm", "/dev/shm is too small"),
+    Sign(2, "memory", r"Cannot allocate memory", "memory, or locked memory, does not suffice"),
+    Sign(3, "collective", r"Unable to find address for|ifaceName|No interface found|"
+         r"Bootstrap : no socket interface found|unable to find interface",
+         "the network card that was named does not exist"),
+    Sign(3, "collective", r"connectFullMesh failed|Gloo.*(?:timed out|failed)|"
+         r"NCCL WARN (?!Cuda)|ncclSystemError|ncclRemoteError|Watchdog caught collective",
+         "hosts do not reach each other in NCCL or gloo"),
+    Sign(3, "network", r"No route to host|Network is unreachable", "no way to the other host"),
+    Sign(4, "ray", r"Unable to connect to GCS|Failed to connect to GCS|GCS has been unavailable|"
+         r"waiting for the Ray head|failed to connect to ray", "the Ray head does not answer"),
+    Sign(5, "ray", r"waiting for \d+ GPUs|Waiting for creating a placement group|"
+         r"Cannot provide a placement group", "Ray shows fewer GPUs than planned"),
+    Sign(5, "vllm", r"No available shared memory broadcast block", "a worker hangs"),
+    Sign(6, "vllm", r"EngineDeadError|Engine core initialization failed|EngineCore.*failed|"
+         r"RayWorkerProc.*died|died unexpectedly", "an engine process died"),
+    Sign(7, "vllm", r"\b(?:\w+Error|\w*Exception)\b(?:\(|:)|^Error\b|ERROR ", "an error"),
+)  # fmt: skip
+
+
+def patterns() -> str:
+    """The patterns alone, deepest first, one a line."""
+    return "".join(f"{sign.pattern}\n" for sign in sorted(SIGNS, key=lambda sign: sign.rank))
