@@ -52,6 +52,7 @@ def make_plan(
         api_key=description.secrets.api_key != "none",
         start_timeout_s=description.serve.start_timeout_s,
         shutdown_timeout_s=description.serve.shutdown_timeout_s,
+        hang_timeout_s=description.serve.hang_timeout_s,
         drain_timeout_s=description.ray.drain_timeout_s,
         gcs_address=f"{description.hosts[description.head].address}:{description.ports.gcs}",
         environment=environment.shared(description) | (environment.ray(description) if ray else {}),

@@ -99,6 +99,7 @@ class Plan:
     api_key: bool
     start_timeout_s: int
     shutdown_timeout_s: int
+    hang_timeout_s: int
     drain_timeout_s: int
     gcs_address: str
     environment: dict[str, str] = field(default_factory=dict)

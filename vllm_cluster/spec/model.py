@@ -210,6 +210,11 @@ class Serve(Section):
     shutdown_timeout_s: int = Field(
         30, strict=True, ge=0, description="seconds that running requests may take at a stop"
     )
+    hang_timeout_s: int = Field(
+        180, strict=True, ge=30,
+        description="seconds without any progress after which the watchdog restarts vLLM, 30 or "
+        "more; vLLM's own limit of a step is 300",
+    )  # fmt: skip
 
 
 class SecretSource(Section):

@@ -42,6 +42,15 @@ def unit_file(plan: Plan, host: HostPlan, unit: str, config: str) -> str:
     return render(path, **values, started_from=started_from(unit))
 
 
+def probe_file(plan: Plan, host: HostPlan) -> str:
+    """The text of probe.py, which asks Ray and vLLM on `host`."""
+    ports = {use.name: use.first for use in plan.ports}
+    return render(
+        f"{paths.SCRIPTS}/probe.py", plan=plan, host=host, paths=paths,
+        dashboard_port=ports.get("ray dashboard", 0), agent_port=ports.get("ray agent http", 0),
+    )  # fmt: skip
+
+
 def started_from(unit: str) -> tuple[str, str]:
     """The files that `unit` reads at its start, and notes the digest of (`attempt begin`)."""
     return (f"{paths.UNITS}/{unit}.service", paths.ENVIRONMENT)

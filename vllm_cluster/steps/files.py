@@ -5,12 +5,12 @@ from pyinfra.api.deploy import deploy
 from vllm_cluster.operations import files, packages
 from vllm_cluster.operations.files import Directory, File
 from vllm_cluster.plan import paths, signs
-from vllm_cluster.steps import here
-from vllm_cluster.steps.render import plain, render
+from vllm_cluster.steps import configs, here
+from vllm_cluster.steps.render import plain
 
 SCRIPTS = (
     "serve", "wait-for-head", "wait-for-gpus", "await-completion", "attempt", "host-ready",
-    "end-container", "door",
+    "end-container", "watch", "watch.py", "door",
 )  # fmt: skip
 
 
@@ -35,8 +35,6 @@ def base_step() -> None:
         path = f"{paths.SCRIPTS}/{script}"
         wanted[path] = File(plain(path), mode="755")
     probe = f"{paths.SCRIPTS}/probe.py"
-    dashboard = here.known().cluster.description.ports.dashboard
-    values = {"plan": here.plan(), "paths": paths, "dashboard_port": dashboard}
-    wanted[probe] = File(render(probe, **values), mode="755")
+    wanted[probe] = File(configs.probe_file(here.plan(), here.this()), mode="755")
     wanted[f"{paths.SCRIPTS}/signs"] = File(signs.patterns(), ours=False)
     files.place(name="Write the directories and scripts of the cluster", wanted=wanted)

@@ -28,8 +28,9 @@ def units_step() -> None:
     for unit in _units(env):
         path = f"{paths.UNITS}/{unit.name}"
         wanted[path] = File(configs.unit_file(plan, this, unit.container, unit.config))
-    gave_up = f"{paths.UNITS}/vllm-cluster-gave-up@.service"
-    wanted[gave_up] = File(render(gave_up, plan=plan, paths=paths))
+    for template in ("vllm-cluster-gave-up@.service", "vllm-cluster-watch@.service"):
+        path = f"{paths.UNITS}/{template}"
+        wanted[path] = File(render(path, plan=plan, paths=paths))
     files.place(name="Write the environment and the units of Ray and vLLM", wanted=wanted)
     units.ended(name="Stop what runs an older configuration", units=list(reversed(_units(env))))
 

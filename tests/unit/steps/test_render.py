@@ -9,7 +9,7 @@ from vllm_cluster.plan import Plan, make_plan, paths, signs
 from vllm_cluster.plan.weights import ModelId
 from vllm_cluster.spec import load
 from vllm_cluster.steps import configs
-from vllm_cluster.steps.render import exec_line, render
+from vllm_cluster.steps.render import exec_line
 
 INVENTORIES = Path(__file__).parents[3] / "inventories"
 
@@ -138,6 +138,8 @@ def test_a_changed_secret_or_head_changes_the_digest_of_a_worker(plan: Plan) -> 
 
 
 def test_the_probe_asks_where_the_plan_listens(plan: Plan) -> None:
-    text = render(f"{paths.SCRIPTS}/probe.py", plan=plan, paths=paths, dashboard_port=8265)
+    text = configs.probe_file(plan, plan.hosts["node-b"])
     compile(text, "probe.py", "exec")
     assert 'API = "http://127.0.0.1:8000"' in text
+    assert "http://127.0.0.1:8265/api/v0/nodes" in text
+    assert "http://10.77.0.12:6383/api/local_raylet_healthz" in text

@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+# Managed by vllm-cluster. Watches what runs in this container, from inside it.
+"""Says every few seconds whether vLLM, or Ray on this host, is alive; one line each:
+
+    well WORDS      it works
+    waits WORDS     no sign of life yet, and not for too long either
+    dead WORDS      it hangs: the container is to be ended. The program ends with this.
+
+vLLM is alive when its engine's counters move, or when a request of one token comes back: a busy
+server that makes progress is never asked, and a long prefill shows as KV cache that fills.
+`/health` and `/v1/models` answer 200 over an engine that hangs, so nobody asks them.
+"""
+
+import argparse
+import re
+import sys
+import threading
+import time
+import urllib.error
+
+import probe
+
+TICK_S = 5
+# An idle engine is asked this often.
+ASK_EVERY_S = 20
+# Written from what the engine sends back (vllm/v1/metrics/loggers.py, 0.26 to 0.33), unlike the
+# counts of requests, which the API server changes by itself when a client leaves.
+PROGRESS = re.compile(
+    r"^vllm:(?:generation_tokens|prompt_tokens|iteration_tokens|kv_cache_usage_perc|"
+    r"num_preemptions)\w*(?:\{[^}]*\})? \S+$",
+    re.MULTILINE,
+)
+LOAD = re.compile(r"^vllm:num_requests_(running|waiting)(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
+
+
+def say(word, words):
+    print(word, " ".join(words.split())[:300], flush=True)
+
+
+class Request(threading.Thread):
+    """One request of one token, beside the watching."""
+
+    def __init__(self, limit_s):
+        super().__init__(daemon=True)
+        self.limit_s, self.answered, self.words = limit_s, False, "no answer"
+        self.start()
+
+    def run(self):
+        try:
+            probe.answer(self.limit_s)
+            self.answered = True
+        except urllib.error.HTTPError as error:
+            self.words = f"HTTP {error.code}: {error.read(300).decode(errors='replace')}"
+            # Turned away before the engine: by a key that was replaced, say. The engine is not
+            # judged by that, and nobody restarts a server for it.
+            self.answered = error.code < 500 and error.code != 429
+        except (OSError, ValueError, KeyError) as error:
+            self.words = str(error) or type(error).__name__
+
+
+class Engine:
+    """vLLM's engine. `hang_s`: how long it may show no sign of life."""
+
+    def __init__(self, hang_s, now):
+        self.hang_s, self.alive, self.asked = hang_s, now, now
+        self.counters = self.request = None
+        self.load, self.words = {}, "not asked yet"
+
+    def look(self, now):
+        counters = self._counters()
+        if counters and self.counters is not None and counters != self.counters:
+            self.alive = now
+        self.counters = counters or self.counters
+        self._ask(now)
+        silent_s = now - self.alive
+        load = ", ".join(f"{count:.0f} {name}" for name, count in sorted(self.load.items()))
+        if silent_s > self.hang_s:
+            return "dead", f"no token for {silent_s:.0f} s ({self.words}; requests: {load or 'unknown'})"
+        if silent_s > ASK_EVERY_S + 2 * TICK_S:
+            return "waits", f"no token for {silent_s:.0f} s ({self.words}; requests: {load})"
+        return "well", load
+
+    def _ask(self, now):
+        if self.request is not None and not self.request.is_alive():
+            if self.request.answered:
+                self.alive = now
+            self.words, self.request = self.request.words, None
+        if self.request is None and now - max(self.alive, self.asked) >= ASK_EVERY_S:
+            self.request, self.asked = Request(self.hang_s), now
+            self.words = "no answer"
+
+    def _counters(self):
+        try:
+            text = probe.text(probe.API + "/metrics", {}, TICK_S)
+        except (OSError, ValueError):
+            return None
+        self.load = {name: float(count) for name, count in LOAD.findall(text)}
+        return PROGRESS.findall(text)
+
+
+class Node:
+    """Ray on this host. `head`: this is the head's host."""
+
+    # A raylet that its head does not know, or calls dead, never comes back by itself in less than
+    # a minute. Twice, since the head's answer may be one of a moment ago.
+    REFUSED_TIMES = 2
+    SILENT_S = 60
+
+    def __init__(self, url, head, now):
+        self.url, self.head, self.refused = url, head, 0
+        self.answered = self.listed = now
+
+    def look(self, now):
+        try:
+            probe.text(self.url, {}, TICK_S)
+            self.answered, self.refused = now, 0
+        except urllib.error.HTTPError as error:
+            self.answered, self.refused = now, self.refused + 1
+            words = error.read(300).decode(errors="replace")
+            if self.refused >= self.REFUSED_TIMES:
+                return "dead", f"Ray's head does not hold this host for alive: {words}"
+        except (OSError, ValueError) as error:
+            if now - self.answered > self.SILENT_S:
+                return "dead", f"no answer of Ray's agent for {self.SILENT_S} s: {error}"
+            return "waits", f"no answer of Ray's agent: {error}"
+        if self.refused:
+            return "waits", "Ray's head does not hold this host for alive"
+        return self._dashboard(now) if self.head else ("well", "")
+
+    def _dashboard(self, now):
+        """The head's list of nodes: vLLM's start waits for it. A server that runs needs it not."""
+        try:
+            probe.count()
+            self.listed = now
+        except (OSError, ValueError, KeyError) as error:
+            if now - self.listed > self.SILENT_S and not self._serves():
+                return "dead", f"no list of nodes from Ray's dashboard for {self.SILENT_S} s: {error}"
+            return "waits", f"no list of nodes from Ray's dashboard: {error}"
+        return "well", ""
+
+    @staticmethod
+    def _serves():
+        try:
+            probe.text(probe.API + "/health", {}, TICK_S)
+        except (OSError, ValueError):
+            return False
+        return True
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("unit", choices=("vllm", "ray-head", "ray-worker"))
+    unit = parser.parse_args().unit
+    now = time.monotonic()
+    watched = (
+        Engine(probe.HANG_S, now) if unit == "vllm" else Node(probe.RAYLET, unit == "ray-head", now)
+    )
+    while True:
+        word, words = watched.look(time.monotonic())
+        say(word, words)
+        if word == "dead":
+            sys.exit(3)
+        time.sleep(TICK_S if unit == "vllm" else 2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""The watchdog's judgement, against a server that works, hangs, is busy, or turns it away."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from vllm_cluster.plan import make_plan, paths
+from vllm_cluster.spec import load
+from vllm_cluster.steps import configs
+from vllm_cluster.steps.render import templates
+
+ROOT = Path(__file__).parents[3]
+
+
+class Server:
+    """vLLM and Ray as far as the watchdog sees them. `status` by path; None never answers."""
+
+    def __init__(self) -> None:
+        self.status: dict[str, int | None] = {"/metrics": 200, "/v1/completions": 200}
+        self.tokens, self.asked = 0, []  # type: int, list[str]
+        self.closing = threading.Event()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                outer.asked.append(self.path)
+                status = outer.status.get(self.path, 404)
+                if status is None:
+                    outer.closing.wait(30)
+                    return
+                self.send_response(status)
+                self.end_headers()
+                self.wfile.write(outer.body(self.path).encode())
+
+            do_POST = do_GET  # noqa: N815
+
+            def log_message(self, *_: Any) -> None:
+                """Nothing."""
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.http.daemon_threads = True
+        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+
+    def body(self, path: str) -> str:
+        if path == "/metrics":
+            return (
+                f'vllm:generation_tokens_total{{engine="0"}} {self.tokens}\n'
+                'vllm:num_requests_waiting{engine="0"} 3.0\n'
+            )
+        return json.dumps({"usage": {"completion_tokens": 1}})
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.closing.set()
+    made.http.shutdown()
+
+
+@pytest.fixture
+def watch(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    plan = make_plan(load(ROOT / "inventories" / "lab.yaml").description)
+    address = f"http://127.0.0.1:{server.http.server_port}"
+    text = configs.probe_file(plan, plan.hosts["node-a"])
+    (tmp_path / "probe.py").write_text(text.replace("http://127.0.0.1:8000", address))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "probe", raising=False)
+    file = templates() / paths.SCRIPTS.lstrip("/") / "watch.py"
+    spec = importlib.util.spec_from_file_location("watch_under_test", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    monkeypatch.delitem(sys.modules, "probe", raising=False)
+
+
+def settle(engine: Any) -> None:
+    """Wait until the request that is out has ended."""
+    if engine.request is not None:
+        engine.request.join(5)
+
+
+def until(engine: Any, now: float, end: float, step: Callable[[], None] = lambda: None) -> Any:
+    """Look every five seconds from `now` to `end`; the last verdict."""
+    verdict = ("", "")
+    while now <= end and verdict[0] != "dead":
+        step()
+        verdict = engine.look(now)
+        now += 5
+    return verdict
+
+
+def test_an_idle_engine_that_answers_is_well(watch: ModuleType, server: Server) -> None:
+    engine = watch.Engine(60, 0)
+    for now in range(0, 600, 5):
+        word, _ = engine.look(now)
+        settle(engine)
+        assert word == "well"
+    assert 5 < server.asked.count("/v1/completions") < 40
+
+
+def test_an_engine_that_hangs_is_dead_though_metrics_answer(
+    watch: ModuleType, server: Server
+) -> None:
+    server.status["/v1/completions"] = None
+    engine = watch.Engine(60, 0)
+    assert until(engine, 0, 55)[0] == "waits"
+    word, words = until(engine, 60, 120)
+    assert word == "dead"
+    assert "no token for" in words
+    assert "3 waiting" in words
+
+
+def test_a_busy_engine_is_alive_while_its_counters_move(watch: ModuleType, server: Server) -> None:
+    server.status["/v1/completions"] = None
+
+    def produce() -> None:
+        server.tokens += 1
+
+    engine = watch.Engine(60, 0)
+    assert until(engine, 0, 1000, produce) == ("well", "3 waiting")
+    assert until(engine, 1005, 2000)[0] == "dead", "and dead once they stand"
+
+
+def test_a_server_without_a_word_is_dead(watch: ModuleType, server: Server) -> None:
+    server.http.shutdown()
+    server.http.server_close()
+    engine = watch.Engine(60, 0)
+    word, words = until(engine, 0, 200, lambda: settle(engine))
+    assert word == "dead"
+    assert "refused" in words
+
+
+@pytest.mark.parametrize("status", [401, 400])
+def test_a_request_that_is_turned_away_judges_nothing(
+    watch: ModuleType, server: Server, status: int
+) -> None:
+    server.status["/v1/completions"] = status
+    engine = watch.Engine(60, 0)
+    for now in range(0, 600, 5):
+        assert engine.look(now)[0] != "dead"
+        settle(engine)
+
+
+@pytest.mark.parametrize("status", [500, 503, 429])
+def test_errors_of_the_server_are_no_sign_of_life(
+    watch: ModuleType, server: Server, status: int
+) -> None:
+    server.status["/v1/completions"] = status
+    engine = watch.Engine(60, 0)
+    verdict = ("", "")
+    for now in range(0, 200, 5):
+        verdict = engine.look(now)
+        settle(engine)
+        if verdict[0] == "dead":
+            break
+    assert verdict[0] == "dead"
+    assert f"HTTP {status}" in verdict[1]
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/classify", "/pooling"])
+def test_a_pooling_model_is_asked_for_what_it_does(
+    watch: ModuleType, server: Server, path: str
+) -> None:
+    server.status = {"/metrics": 200, path: 200}
+    watch.probe.answer(5)
+    watch.probe.answer(5)
+    assert server.asked[-1] == path
+    assert server.asked.count("/v1/completions") == 1, "found once, kept"
+
+
+def test_a_host_that_its_head_does_not_know_is_dead_at_the_second_look(
+    watch: ModuleType, server: Server
+) -> None:
+    url = f"http://127.0.0.1:{server.http.server_port}/healthz"
+    node = watch.Node(url, head=False, now=0)
+    server.status["/healthz"] = 200
+    assert node.look(2)[0] == "well"
+    server.status["/healthz"] = 503
+    assert node.look(4)[0] == "waits"
+    assert node.look(6)[0] == "dead"
+
+
+def test_an_agent_that_is_still_starting_has_a_minute(watch: ModuleType, server: Server) -> None:
+    server.http.shutdown()
+    server.http.server_close()
+    node = watch.Node(f"http://127.0.0.1:{server.http.server_port}/healthz", head=False, now=0)
+    began = time.monotonic()
+    assert node.look(59)[0] == "waits"
+    assert node.look(61)[0] == "dead"
+    assert time.monotonic() - began < 15
