@@ -101,10 +101,12 @@ def _host(examination: Examination, name: str) -> dict[str, Any]:
 def _unit(facts: HostFacts, unit: Unit) -> dict[str, Any]:
     since_s = facts.clock_s - unit.changed_s if unit.changed_s else None
     end = last_end(unit)
+    noted = facts.recovered(unit.name)
     return {
         "state": f"{unit.active} ({unit.sub})",
         "since_s": round(since_s) if since_s is not None else None,
         "restarts": unit.restarts,
+        "note": noted.gave_up or next(iter(noted.watchdog[-1:]), ""),
         "ended_s_ago": round(facts.clock_s - end.time_s) if end else None,
         "last_end": end.text() if end else "",
     }
@@ -168,6 +170,8 @@ def _host_lines(name: str, host: dict[str, Any]) -> list[str]:
         if state["last_end"]:
             words = state["last_end"][:_WORDS]
             lines.append(f"        ended {_span(state['ended_s_ago'])} ago: {words}")
+        if state["note"]:
+            lines.append(f"        {state['note']}")
     for gpu in host["gpus"]:
         used, total = gpu["used_bytes"] / 2**30, gpu["memory_bytes"] / 2**30
         lines.append(f"    GPU {gpu['index']} {gpu['name']:<26} {gpu['utilization'] or 0:>3} %  "

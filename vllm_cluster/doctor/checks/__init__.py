@@ -18,6 +18,7 @@ from vllm_cluster.doctor.checks import (
     network,
     ray,
     rdma,
+    recovery,
     security,
     storage,
     units,
@@ -30,6 +31,7 @@ CHECKS: tuple[Check, ...] = (
     *host.CHECKS, *storage.CHECKS, *network.CHECKS, *names.CHECKS, *docker.CHECKS, *gpu.CHECKS,
     *gpu_health.CHECKS, *units.CHECKS, *firewall.CHECKS, *security.CHECKS, *memory.CHECKS,
     *model.CHECKS, *ray.CHECKS, *rdma.CHECKS, *collective.CHECKS, *vllm.CHECKS,
+    *recovery.CHECKS,
 )  # fmt: skip
 
 

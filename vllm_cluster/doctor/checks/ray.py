@@ -31,7 +31,8 @@ def units(case: Case) -> Iterator[Finding]:
                 identity, "ray", host.name,
                 expected=f"{unit.name} running",
                 found=state_words(unit),
-                evidence=first_cause(unit.log) or f"{unit.name}: {unit.active} {unit.sub}",
+                evidence=facts.recovered(unit.name).gave_up or first_cause(unit.log)
+                or f"{unit.name}: {unit.active} {unit.sub}",
                 # vLLM is stopped with its head, and does not come back with it by itself.
                 fix=on(host.name, start_command(unit) + " vllm.service" * (name == "ray-head")),
             )  # fmt: skip

@@ -283,6 +283,14 @@ class Api:
 
 
 @dataclass(frozen=True)
+class Recovery:
+    """What a unit notes of itself: why it gave up, and why the watchdog ended it, the last last."""
+
+    gave_up: str = ""
+    watchdog: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class HostFacts:
     """Everything that one round trip brought back from one host.
 
@@ -301,6 +309,7 @@ class HostFacts:
     hung: dict[str, str] = field(default_factory=dict)
     fstab: tuple[str, ...] = ()
     units: dict[str, Unit] = field(default_factory=dict)
+    recovery: dict[str, Recovery] = field(default_factory=dict)
     kernel_log: tuple[str, ...] = ()
     links: dict[str, Link] = field(default_factory=dict)
     addresses: dict[str, str] = field(default_factory=dict)
@@ -329,6 +338,10 @@ class HostFacts:
     def unit(self, name: str) -> Unit:
         """The unit of that name; one that is not known where systemd said nothing."""
         return self.units.get(name, Unit(name, load="not-found", active="inactive"))
+
+    def recovered(self, unit: str) -> Recovery:
+        """What the unit of that name (with its suffix) notes of itself."""
+        return self.recovery.get(unit.removesuffix(".service"), Recovery())
 
     @property
     def deployed(self) -> bool:

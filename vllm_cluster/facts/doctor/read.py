@@ -32,6 +32,7 @@ def parse(name: str, output: str, *, arrived_s: float | None = None) -> HostFact
         hung=read_host.hung(sections),
         fstab=sections.one("fstab").lines,
         units=read_host.units(sections),
+        recovery=read_services.recovery(sections),
         kernel_log=sections.one("kernel").lines,
         links=read_network.links(sections),
         addresses=read_network.addresses(sections),

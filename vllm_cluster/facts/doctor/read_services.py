@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from vllm_cluster.facts.doctor.model import Answer, Api, Ray, RayNode
+from vllm_cluster.facts.doctor.model import Answer, Api, Ray, RayNode, Recovery
 from vllm_cluster.facts.doctor.sections import Section, Sections
 
 _METRIC = re.compile(r"^(vllm:\w+|process_start_time_seconds)(?:\{[^}]*\})? ([-+.\deE]+|NaN)$")
@@ -63,3 +63,19 @@ def metrics(lines: tuple[str, ...]) -> dict[str, float]:
         if match and match[2] != "NaN":
             found[match[1]] = found.get(match[1], 0.0) + float(match[2])
     return found
+
+
+def recovery(sections: Sections) -> dict[str, Recovery]:
+    """Unit, without its suffix, to what it notes of itself."""
+    gave_up: dict[str, str] = {}
+    watchdog: dict[str, list[str]] = {}
+    for unit, rest in sections.pairs("recovery"):
+        kind, _, words = rest.partition(" ")
+        if kind == "gave-up":
+            gave_up[unit] = words
+        elif kind == "watchdog":
+            watchdog.setdefault(unit, []).append(words)
+    return {
+        unit: Recovery(gave_up.get(unit, ""), tuple(watchdog.get(unit, ())))
+        for unit in {*gave_up, *watchdog}
+    }

@@ -54,6 +54,11 @@ def unit_names(host: HostPlan) -> list[str]:
     return [paths.FIREWALL_UNIT, *(f"{unit}.service" for unit in host.units)]
 
 
+def watchdog_of(unit: str) -> str:
+    """The unit that watches `unit`, which is named without its suffix."""
+    return f"vllm-cluster-watch@{unit}.service"
+
+
 def _values(plan: Plan, host: HostPlan, salt: str, log_lines: int, *, deep: bool) -> list[str]:
     ours = unit_names(host)
     peers = [
@@ -69,7 +74,7 @@ def _values(plan: Plan, host: HostPlan, salt: str, log_lines: int, *, deep: bool
     body = {"model": plan.model_name, "prompt": "Hello", "max_tokens": 1, "temperature": 0}
     return [
         _array("peers", peers),
-        _array("units", [*ours, VERIFY_TIMER, *SYSTEM_UNITS]),
+        _array("units", [*ours, *map(watchdog_of, host.units), VERIFY_TIMER, *SYSTEM_UNITS]),
         _array("ours", ours),
         _array("containers", host.containers),
         _array("files", [paths.ENVIRONMENT, paths.FIREWALL, *units]),
@@ -92,6 +97,7 @@ def _values(plan: Plan, host: HostPlan, salt: str, log_lines: int, *, deep: bool
                 "ray_directory": paths.RAY_SESSIONS,
                 "docker_root": "/var/lib/docker",
                 "secrets_directory": paths.SECRETS,
+                "units_state": paths.UNITS_STATE,
                 "agent_port": port(plan, "ray agent http"),
                 "dashboard_port": port(plan, "ray dashboard"),
                 "api_port": plan.api_port,

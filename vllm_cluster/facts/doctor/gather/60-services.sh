@@ -34,3 +34,14 @@ api_completion() {
   begin api-keyless
   within 4 ask GET 127.0.0.1 "$api_port" /v1/models '' '' | head -n 1
 }
+
+# What units note of themselves: UNIT KIND TEXT, a line each.
+recovery() {
+  local file name
+  begin recovery
+  for file in "$units_state"/*.gave-up "$units_state"/*.watchdog; do
+    [ -f "$file" ] || continue
+    name=${file##*/}
+    sed "s/^/${name%.*} ${name##*.} /" "$file" | tail -n 20
+  done
+}

@@ -20,6 +20,7 @@ main() {
   system
   disks
   units_state
+  recovery
   cards
   firewall
   our_files

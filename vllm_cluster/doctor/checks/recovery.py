@@ -1,0 +1,55 @@
+"""The watchdogs: there, and what they had to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vllm_cluster.doctor.case import Case
+from vllm_cluster.doctor.checks.units import plane_of
+from vllm_cluster.doctor.finding import Finding, by_hand, on
+from vllm_cluster.facts.doctor.script import watchdog_of
+
+# A watchdog starts after its unit, and again some seconds after it ends.
+_GRACE_S = 30
+
+
+def watched(case: Case) -> Iterator[Finding]:
+    """A unit that runs has its watchdog."""
+    for host, facts in case.deployed():
+        for name in host.containers:
+            unit, watchdog = facts.unit(f"{name}.service"), facts.unit(watchdog_of(name))
+            fresh = facts.clock_s - unit.active_since_s < _GRACE_S
+            if not unit.running or fresh or watchdog.load != "loaded":
+                continue
+            if watchdog.active not in {"active", "activating"}:
+                plane = plane_of(unit.name)
+                yield Finding(
+                    f"{plane}.unwatched", plane, host.name,
+                    expected=f"{watchdog.name} running",
+                    found=f"it is {watchdog.active}: nobody restarts {name} when it hangs",
+                    evidence=f"systemctl show {watchdog.name}: ActiveState={watchdog.active}",
+                    fix=on(host.name, f"systemctl start {watchdog.name}"),
+                    severity="warning",
+                )  # fmt: skip
+
+
+def ended(case: Case) -> Iterator[Finding]:
+    """What the watchdog ended since the unit last held for ten minutes."""
+    for host, facts in case.deployed():
+        for name in host.containers:
+            unit = facts.unit(f"{name}.service")
+            reasons = facts.recovered(unit.name).watchdog
+            if reasons and unit.running:
+                plane = plane_of(unit.name)
+                yield Finding(
+                    f"{plane}.was-hung", plane, host.name,
+                    expected=f"{name} alive without the watchdog's help",
+                    found=f"the watchdog had to restart it {len(reasons)} times",
+                    evidence=reasons[-1],
+                    fix=by_hand(f"Nothing now; if it comes again: on {host.name}: "
+                                f"journalctl --unit={unit.name} around that time"),
+                    severity="warning",
+                )  # fmt: skip
+
+
+CHECKS = (watched, ended)
