@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.faults import run, two
+from tests.lab.faults import more, run, two
 from tests.lab.faults.fault import Fault
 from tests.lab.harness import Cluster, await_true, describe
 from tests.lab.names import lab_name
@@ -49,7 +49,16 @@ def _one(cluster: Cluster, lab: str, fault: Fault, tmp_path: Path) -> None:
         assert result["overhead_s"] <= fault.limit_s, result
 
 
+def _host(name: str, address: str, gpus: int) -> str:
+    return f"  {name}:\n    address: {address}\n    gpus: {gpus}\n"
+
+
+B, C, D = (_host(f"node-{n}", f"10.77.0.1{i}", 1) for i, n in enumerate("bcd", 2))
 HANG = {"serve:\n": f"serve:\n  hang_timeout_s: {two.HANG_S}\n"}
+THREE = {B: B + C, "pipeline: 2": "pipeline: 3"}
+FOUR = {
+    B: B + C + D, "pipeline: 2": "pipeline: 4", "tensor: 1": "tensor: 2", "gpus: 1": "gpus: 2",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +69,23 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.mark.parametrize("fault", run.chosen(two.FAULTS), ids=lambda fault: fault.name)
 def test_two_hosts_come_back(pair: Cluster, fault: Fault, tmp_path: Path) -> None:
     _one(pair, "two", fault, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    yield from deployed("t-faults3", 3, tmp_path_factory.mktemp("three"), HANG | THREE)
+
+
+@pytest.mark.parametrize("fault", run.chosen(more.THREE), ids=lambda fault: fault.name)
+def test_three_hosts_come_back(three: Cluster, fault: Fault, tmp_path: Path) -> None:
+    _one(three, "three", fault, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    yield from deployed("t-faults4", 4, tmp_path_factory.mktemp("four"), HANG | FOUR)
+
+
+@pytest.mark.parametrize("fault", run.chosen(more.FOUR), ids=lambda fault: fault.name)
+def test_four_hosts_come_back(four: Cluster, fault: Fault, tmp_path: Path) -> None:
+    _one(four, "four", fault, tmp_path)

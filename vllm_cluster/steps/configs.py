@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-from vllm_cluster.plan import HostPlan, Plan, environment, paths
+from vllm_cluster.plan import HostPlan, Plan, environment, paths, probe
 from vllm_cluster.plan.containers import VLLM, labelled
 from vllm_cluster.steps.render import plain, render
 
@@ -48,6 +48,7 @@ def probe_file(plan: Plan, host: HostPlan) -> str:
     return render(
         f"{paths.SCRIPTS}/probe.py", plan=plan, host=host, paths=paths,
         dashboard_port=ports.get("ray dashboard", 0), agent_port=ports.get("ray agent http", 0),
+        requests=probe.REQUESTS,
     )  # fmt: skip
 
 

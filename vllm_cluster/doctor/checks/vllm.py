@@ -59,8 +59,9 @@ def _starting(case: Case, head: HostFacts, unit: Unit) -> Finding:
 
 
 def answers_with_a_token(api: Api) -> bool:
-    """A completion came back, with a token in it."""
-    return api.completion.status == _OK and '"completion_tokens"' in api.completion.body
+    """A completion came back, with a token in it; or what a model that completes nothing gives."""
+    body = api.completion.body
+    return api.completion.status == _OK and ('"completion_tokens"' in body or '"data"' in body)
 
 
 def answers(case: Case) -> Iterator[Finding]:

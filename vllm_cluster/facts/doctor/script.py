@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files as resources
 
-from vllm_cluster.plan import HostPlan, Plan, paths
+from vllm_cluster.plan import HostPlan, Plan, paths, probe
 
 # Where nobody listens: "refused" proves that the hosts' firewalls let the data plane's ephemeral
 # ports through, "dropped" that one does not.
@@ -71,7 +71,10 @@ def _values(plan: Plan, host: HostPlan, salt: str, log_lines: int, *, deep: bool
         secrets.append(paths.API_KEY)
     units = [f"{paths.UNITS}/{unit}" for unit in ours]
     shown = ["/etc/hosts", DAEMON_JSON, paths.ENVIRONMENT, paths.WEIGHTS_VERIFIED, *units]
-    body = {"model": plan.model_name, "prompt": "Hello", "max_tokens": 1, "temperature": 0}
+    requests = [
+        f"{path} {json.dumps({'model': plan.model_name, **body})}"
+        for path, body in probe.REQUESTS.items()
+    ]
     return [
         _array("peers", peers),
         _array("units", [*ours, *map(watchdog_of, host.units), VERIFY_TIMER, *SYSTEM_UNITS]),
@@ -79,6 +82,7 @@ def _values(plan: Plan, host: HostPlan, salt: str, log_lines: int, *, deep: bool
         _array("containers", host.containers),
         _array("files", [paths.ENVIRONMENT, paths.FIREWALL, *units]),
         _array("secrets", secrets),
+        _array("completion_requests", requests),
         _array("shown_files", shown),
         _array("planned_ports", [f"{use.first}-{use.last}" for use in plan.ports]),
         *(
@@ -103,7 +107,6 @@ def _values(plan: Plan, host: HostPlan, salt: str, log_lines: int, *, deep: bool
                 "api_port": plan.api_port,
                 "token_file": paths.RAY_TOKEN,
                 "api_key_file": paths.API_KEY if plan.api_key else "",
-                "completion_body": json.dumps(body),
                 "completion_limit": COMPLETION_LIMIT_S,
                 "salt": salt,
                 "log_lines": log_lines,

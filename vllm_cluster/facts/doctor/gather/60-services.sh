@@ -29,8 +29,14 @@ api_quick() {
 }
 
 api_completion() {
+  local request answer
   begin api-completion
-  within "$completion_limit" ask POST 127.0.0.1 "$api_port" /v1/completions "$completion_body" "$api_key_file"
+  # vLLM has the paths of its model's task alone; the others are 404.
+  for request in "${completion_requests[@]}"; do
+    answer=$(within "$completion_limit" ask POST 127.0.0.1 "$api_port" "${request%% *}" "${request#* }" "$api_key_file")
+    case $answer in HTTP/1.?\ 404*) ;; *) break ;; esac
+  done
+  printf '%s\n' "$answer"
   begin api-keyless
   within 4 ask GET 127.0.0.1 "$api_port" /v1/models '' '' | head -n 1
 }

@@ -1,0 +1,83 @@
+"""docs/faults.md out of the results of one commit: `python -m tests.lab.faults.table [COMMIT]`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.lab.faults import more, two
+from tests.lab.faults.run import RESULTS, commit
+from tests.lab.harness import ROOT
+
+DOCUMENT = ROOT / "docs" / "faults.md"
+LABS = {
+    "two": ("Two hosts, PP=2", two.FAULTS),
+    "three": ("Three hosts, PP=3", more.THREE),
+    "four": ("Four hosts of two stand-in GPUs, TP=2 x PP=4", more.FOUR),
+}
+_HEAD = """# After a fault it serves again by itself
+
+Written by `make test-faults` from its results of commit `{commit}`. Each fault was put into a
+cluster of lab hosts that serves with real Ray and vLLM, while a client streamed one completion
+after another. Nobody did anything after that: *a person needed* would read "yes" otherwise.
+
+- **serves again**: from the end of the fault (a killed process: at once; a pulled cable: when it is
+  in again; a power cut: when the host has booted) to the end of the first whole stream of 200
+  tokens that began after it.
+- **of that vLLM**: from the start of vLLM's container to the end of that stream, what vLLM takes by
+  itself on this machine.
+- **ours**: the rest, to the start of vLLM's container: noticing, ending, waiting, starting Ray.
+  Where another time-out than ours forces it, that is named.
+
+{machine}
+"""
+_COLUMNS = (
+    "fault", "a person needed", "serves again", "of that vLLM", "ours", "what the client saw",
+    "forced by",
+)  # fmt: skip
+
+
+def main() -> None:
+    """Write it; says what has no result."""
+    of = sys.argv[1] if len(sys.argv) > 1 else commit()
+    rows = {lab: _results(of, lab) for lab in LABS}
+    loads = [row["load"] for told in rows.values() for row in told.values()]
+    machine = (
+        f"The machine has two cores and ran other work beside: its load was {min(loads):.0f} to "
+        f"{max(loads):.0f}, so vLLM's own start takes longer than on a quiet one."
+    )
+    text = [_HEAD.format(commit=of, machine=machine)]
+    missing = []
+    for lab, (title, faults) in LABS.items():
+        text += [f"## {title}", "", f"| {' | '.join(_COLUMNS)} |", "|" + "---|" * len(_COLUMNS)]
+        text += [_row(rows[lab][fault.name]) for fault in faults if fault.name in rows[lab]]
+        text.append("")
+        missing += [f"{lab}/{fault.name}" for fault in faults if fault.name not in rows[lab]]
+    if missing:
+        text += [f"Not run at this commit: {', '.join(missing)}.", ""]
+    DOCUMENT.write_text("\n".join(text), encoding="utf-8")
+    print(
+        f"{DOCUMENT}: {sum(map(len, rows.values()))} faults, without a result: {missing or 'none'}"
+    )
+
+
+def _results(of: str, lab: str) -> dict[str, dict[str, Any]]:
+    folder: Path = RESULTS / of / lab
+    found = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
+    return {row["name"]: row for row in found}
+
+
+def _row(row: dict[str, Any]) -> str:
+    own = "goes on" if not row["restarted"] else f"{row['vllm_start_s']:.0f} s"
+    ours = "0 s" if not row["restarted"] else f"{row['overhead_s']:.0f} s"
+    cells = [
+        row["words"], "no", f"{row['recovered_s']:.0f} s", own, ours, row["client"],
+        row["forced"] or "-",
+    ]  # fmt: skip
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+if __name__ == "__main__":
+    main()
