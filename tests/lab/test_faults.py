@@ -46,7 +46,7 @@ def _one(cluster: Cluster, lab: str, fault: Fault, tmp_path: Path) -> None:
         pytest.skip("has a result of this commit")
     result = run.one(cluster, lab, fault, tmp_path / "client.log")
     if fault.restarts:
-        assert result["overhead_s"] <= fault.limit_s, result
+        assert result["overhead_s"] <= run.allowed_s(fault, result), result
 
 
 def _host(name: str, address: str, gpus: int) -> str:

@@ -70,6 +70,8 @@ def serve_arguments(description: Description, model_path: str, *, ray: bool) -> 
         f"--tensor-parallel-size={concrete(description).tensor}",
         f"--pipeline-parallel-size={concrete(description).pipeline}",
         f"--shutdown-timeout={description.serve.shutdown_timeout_s}",
+        # The watchdog and Prometheus ask every few seconds: the journal would hold little else.
+        "--disable-access-log-for-endpoints=/metrics,/health",
     ]
     if ray:
         # Never chosen by itself, also where a Ray cluster runs (vllm/config/parallel.py).
