@@ -29,13 +29,14 @@ class Server:
     def __init__(self) -> None:
         self.status: dict[str, int | None] = {"/metrics": 200, "/v1/completions": 200}
         self.tokens, self.asked = 0, []  # type: int, list[str]
+        self.actors = {"a": "ALIVE", "b": "ALIVE", "of an engine before": "DEAD"}
         self.closing = threading.Event()
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 outer.asked.append(self.path)
-                status = outer.status.get(self.path, 404)
+                status = outer.status.get(self.path.partition("?")[0], 404)
                 if status is None:
                     outer.closing.wait(30)
                     return
@@ -58,6 +59,9 @@ class Server:
                 f'vllm:generation_tokens_total{{engine="0"}} {self.tokens}\n'
                 'vllm:num_requests_waiting{engine="0"} 3.0\n'
             )
+        if path.startswith("/api/v0/actors"):
+            rows = [{"actor_id": name, "state": state} for name, state in self.actors.items()]
+            return json.dumps({"data": {"result": {"result": rows}}})
         return json.dumps({"usage": {"completion_tokens": 1}})
 
 
@@ -74,7 +78,9 @@ def watch(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     plan = make_plan(load(ROOT / "inventories" / "lab.yaml").description)
     address = f"http://127.0.0.1:{server.http.server_port}"
     text = configs.probe_file(plan, plan.hosts["node-a"])
-    (tmp_path / "probe.py").write_text(text.replace("http://127.0.0.1:8000", address))
+    for planned in ("http://127.0.0.1:8000", "http://127.0.0.1:8265"):
+        text = text.replace(planned, address)
+    (tmp_path / "probe.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "probe", raising=False)
     file = templates() / paths.SCRIPTS.lstrip("/") / "watch.py"
@@ -131,8 +137,27 @@ def test_a_busy_engine_is_alive_while_its_counters_move(watch: ModuleType, serve
         server.tokens += 1
 
     engine = watch.Engine(60, 0)
-    assert until(engine, 0, 1000, produce) == ("well", "3 waiting")
+    assert until(engine, 0, 1000, produce) == ("well", "requests: 3 waiting")
     assert until(engine, 1005, 2000)[0] == "dead", "and dead once they stand"
+
+
+def test_an_engine_that_lost_a_rank_is_dead_unless_it_ends(
+    watch: ModuleType, server: Server
+) -> None:
+    server.status["/api/v0/actors"] = 200
+    engine = watch.Engine(600, 0)
+    assert until(engine, 0, 20)[0] == "well"
+    server.actors["b"] = "DEAD"
+    assert engine.look(25)[0] == "well", "vLLM may end by itself"
+    assert engine.look(30) == ("dead", "a rank has died in Ray, and vLLM has not ended")
+
+
+def test_without_an_answer_of_ray_no_rank_is_lost(watch: ModuleType, server: Server) -> None:
+    server.status["/api/v0/actors"] = 200
+    engine = watch.Engine(600, 0)
+    assert until(engine, 0, 20)[0] == "well"
+    server.status["/api/v0/actors"] = 500
+    assert until(engine, 25, 100, lambda: settle(engine))[0] == "well"
 
 
 def test_a_server_without_a_word_is_dead(watch: ModuleType, server: Server) -> None:

@@ -8,7 +8,8 @@
 
 vLLM is alive when its engine's counters move, or when a request of one token comes back: a busy
 server that makes progress is never asked, and a long prefill shows as KV cache that fills.
-`/health` and `/v1/models` answer 200 over an engine that hangs, so nobody asks them.
+`/health` and `/v1/models` answer 200 over an engine that hangs, so nobody asks them. Where Ray
+holds its ranks, it is dead with the first of them: vLLM sees that too, but may hang at its end.
 """
 
 import argparse
@@ -61,24 +62,42 @@ class Request(threading.Thread):
 class Engine:
     """vLLM's engine. `hang_s`: how long it may show no sign of life."""
 
+    # For vLLM to end by itself after it has lost a rank, with its own words in the journal.
+    LOST_S = 5
+
     def __init__(self, hang_s, now):
         self.hang_s, self.alive, self.asked = hang_s, now, now
-        self.counters = self.request = None
+        self.counters = self.request = self.lost = None
+        self.ranks = set()
         self.load, self.words = {}, "not asked yet"
 
     def look(self, now):
+        if probe.RAY and self._lost_a_rank(now):
+            return "dead", "a rank has died in Ray, and vLLM has not ended"
         counters = self._counters()
         if counters and self.counters is not None and counters != self.counters:
             self.alive = now
         self.counters = counters or self.counters
         self._ask(now)
         silent_s = now - self.alive
-        load = ", ".join(f"{count:.0f} {name}" for name, count in sorted(self.load.items()))
+        counts = [f"{count:.0f} {name}" for name, count in sorted(self.load.items())]
+        load = f"requests: {', '.join(counts) or 'unknown'}"
         if silent_s > self.hang_s:
-            return "dead", f"no token for {silent_s:.0f} s ({self.words}; requests: {load or 'unknown'})"
+            return "dead", f"no token for {silent_s:.0f} s ({self.words}; {load})"
         if silent_s > ASK_EVERY_S + 2 * TICK_S:
-            return "waits", f"no token for {silent_s:.0f} s ({self.words}; requests: {load})"
+            return "waits", f"no token for {silent_s:.0f} s ({self.words}; {load})"
         return "well", load
+
+    def _lost_a_rank(self, now):
+        try:
+            ranks = probe.ranks()
+        except (OSError, ValueError, KeyError, TypeError):
+            return False  # no dashboard: nothing is known
+        if self.ranks <= ranks:
+            self.ranks, self.lost = ranks, None
+        elif self.lost is None:
+            self.lost = now
+        return self.lost is not None and now - self.lost >= self.LOST_S
 
     def _ask(self, now):
         if self.request is not None and not self.request.is_alive():
@@ -134,8 +153,8 @@ class Node:
             self.listed = now
         except (OSError, ValueError, KeyError) as error:
             if now - self.listed > self.SILENT_S and not self._serves():
-                return "dead", f"no list of nodes from Ray's dashboard for {self.SILENT_S} s: {error}"
-            return "waits", f"no list of nodes from Ray's dashboard: {error}"
+                return "dead", f"no list of nodes from Ray for {self.SILENT_S} s: {error}"
+            return "waits", f"no list of nodes from Ray: {error}"
         return "well", ""
 
     @staticmethod
