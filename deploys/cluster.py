@@ -12,7 +12,7 @@ from vllm_cluster.steps.kernel import kernel_step
 from vllm_cluster.steps.names import names_step
 from vllm_cluster.steps.network import card_step, paths_step
 from vllm_cluster.steps.run_lock import lock_step
-from vllm_cluster.steps.secrets import secrets_step
+from vllm_cluster.steps.secrets import former_secrets_step, secrets_step
 from vllm_cluster.steps.serving import start_step, units_step
 from vllm_cluster.steps.storage import disks_step, shares_step
 from vllm_cluster.steps.weights import weights_step
@@ -34,6 +34,7 @@ weights_step()
 secrets_step()
 align_step()  # before anything that runs is stopped or started
 units_step()
+former_secrets_step()  # what read them has ended
 start_step()
 gpu_kept_step()
 fingerprint_step()  # of the host as this run leaves it

@@ -2,8 +2,9 @@
 
 from vllm_cluster.steps import here
 from vllm_cluster.steps.run_lock import lock_step
-from vllm_cluster.steps.secrets import secrets_step
+from vllm_cluster.steps.secrets import former_secrets_step, secrets_step
 
 here.send_at_once()
 lock_step(file=__file__)
 secrets_step()
+former_secrets_step()

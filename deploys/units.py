@@ -2,9 +2,11 @@
 
 from vllm_cluster.steps import here
 from vllm_cluster.steps.run_lock import lock_step
+from vllm_cluster.steps.secrets import former_secrets_step
 from vllm_cluster.steps.serving import start_step, units_step
 
 here.send_at_once()
 lock_step(file=__file__)
 units_step()
+former_secrets_step()
 start_step()

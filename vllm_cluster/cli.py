@@ -19,6 +19,11 @@ COMMANDS = {
         "vllm_cluster.commands.support_bundle",
         "Findings, state and logs in one archive, secrets taken out.",
     ),
+    "down": ("vllm_cluster.commands.down", "Put the hosts back to what they were before."),
+    "fingerprint": (
+        "vllm_cluster.commands.fingerprint",
+        "What the hosts consist of, and whether that changed.",
+    ),
     "plan": ("vllm_cluster.commands.plan", "Show what follows from a description. Needs no host."),
     "lock": (
         "vllm_cluster.commands.lock",

@@ -44,6 +44,11 @@ class Reply:
 
 def ssh_argv(cluster: Cluster, host: HostPlan) -> list[str]:
     """`ssh … HOST`, to which a command is added."""
+    return ssh_to(cluster, host.ssh)
+
+
+def ssh_to(cluster: Cluster, address: str) -> list[str]:
+    """The same for an address that may be of no host of the description any more."""
     ssh = cluster.description.ssh
     argv = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}"]
     argv += ["-o", f"StrictHostKeyChecking={ssh.host_keys}", "-o", "LogLevel=ERROR"]
@@ -55,7 +60,7 @@ def ssh_argv(cluster: Cluster, host: HostPlan) -> list[str]:
         argv += ["-o", f"UserKnownHostsFile={cluster.local(ssh.known_hosts_file)}"]
     if ssh.key:
         argv += ["-i", str(cluster.local(ssh.key))]
-    return [*argv, "-p", str(ssh.port), "-l", ssh.user, host.ssh]
+    return [*argv, "-p", str(ssh.port), "-l", ssh.user, address]
 
 
 def root_command(cluster: Cluster, command: str) -> str:
@@ -142,14 +147,20 @@ def everywhere(
     cluster: Cluster, hosts: list[HostPlan], scripts: dict[str, str], timeout_s: float
 ) -> dict[str, Reply]:
     """Run each host's bash script as root, on all hosts at once."""
+    return at_addresses(cluster, {host.name: host.ssh for host in hosts}, scripts, timeout_s)
 
-    def one(host: HostPlan) -> Reply:
-        argv = [*ssh_argv(cluster, host), root_command(cluster, "bash -s")]
-        return run(argv, scripts[host.name], timeout_s)
 
-    with ThreadPoolExecutor(max_workers=max(1, len(hosts))) as pool:
-        replies = pool.map(one, hosts)
-        return {host.name: reply for host, reply in zip(hosts, replies, strict=True)}
+def at_addresses(
+    cluster: Cluster, addresses: dict[str, str], scripts: dict[str, str], timeout_s: float
+) -> dict[str, Reply]:
+    """The same by the addresses that SSH dials; needs no plan."""
+
+    def one(name: str) -> Reply:
+        argv = [*ssh_to(cluster, addresses[name]), root_command(cluster, "bash -s")]
+        return run(argv, scripts[name], timeout_s)
+
+    with ThreadPoolExecutor(max_workers=max(1, len(addresses))) as pool:
+        return dict(zip(addresses, pool.map(one, addresses), strict=True))
 
 
 @dataclass(frozen=True)

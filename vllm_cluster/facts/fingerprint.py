@@ -20,7 +20,7 @@ _OWN = (
     "/etc/machine-id", "/etc/hostid", "/etc/ssh/ssh_host_*", "/etc/shadow*", "/etc/gshadow*",
     "/etc/passwd-", "/etc/group-", "/etc/subuid-", "/etc/subgid-", "/etc/docker/key.json",
     "/etc/ld.so.cache", "/etc/mtab", "/etc/.pwd.lock", "/etc/.updated", "/etc/ssl/certs/*",
-    f"{paths.RAY}/*", f"{paths.COMPILE_CACHE}/*",
+    f"{paths.RAY}/*", f"{paths.COMPILE_CACHE}/*", f"{paths.OWNED}/*",
 )  # fmt: skip
 
 _SCRIPT = r"""
@@ -38,6 +38,10 @@ while IFS="$t" read -r how path; do
   esac
 done
 find "$weights" -xdev -mindepth 1 -not -type d -printf 'weights\t%P\t%s\n' 2>/dev/null
+find "$weights" -xdev -path '*/.vllm-cluster/manifest.json' 2>/dev/null | while read -r path; do
+  echo "manifest$t${path#"$weights"/}$t$(sha256sum < "$path" | cut -c1-64)"
+done
+echo "kernel${t}release$t$(uname -r)"
 units=$(grep -lsF 'Managed by vllm-cluster' /etc/systemd/system/*.* |
   sed 's|.*/||' | grep -v '\.d$'; echo docker.service)
 for unit in $units; do

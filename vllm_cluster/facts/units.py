@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field, replace
 
 from pyinfra.api.command import StringCommand
@@ -15,7 +16,10 @@ _PROPERTIES = "Id,LoadState,ActiveState,SubState,UnitFileState,NeedDaemonReload,
 
 @dataclass(frozen=True)
 class UnitState:
-    """A unit as `systemctl show` describes it, and the label of its running container."""
+    """A unit as `systemctl show` describes it, and the label of its running container.
+
+    `ours`: its file carries our mark.
+    """
 
     load: str
     active: str
@@ -26,6 +30,7 @@ class UnitState:
     config: str = ""
     newer_files: tuple[str, ...] = field(default=())
     started_from: str = ""
+    ours: bool = False
 
 
 class UnitStates(FactBase[dict[str, UnitState]]):
@@ -34,7 +39,8 @@ class UnitStates(FactBase[dict[str, UnitState]]):
     `containers` maps a unit to the container it runs, to learn with which configuration that
     was started (the label vllm-cluster.config), and what the unit noted of the files that it
     started from. `files` maps a unit to files that it reads only
-    when it starts: those changed since then are listed in `newer_files`.
+    when it starts: those changed since then are listed in `newer_files`. `mark`: the words that
+    a unit's file has where it is ours.
     """
 
     @staticmethod
@@ -46,6 +52,7 @@ class UnitStates(FactBase[dict[str, UnitState]]):
         units: list[str],
         containers: dict[str, str] | None = None,
         files: dict[str, list[str]] | None = None,
+        mark: str = "",
     ) -> StringCommand:
         parts = [f"systemctl show --property={_PROPERTIES} {' '.join(units)}"]
         for unit, container in (containers or {}).items():
@@ -56,6 +63,9 @@ class UnitStates(FactBase[dict[str, UnitState]]):
             parts.append(f'echo "From {unit} $({noted})"')
         for unit, names in (files or {}).items():
             parts += [_newer(unit, name) for name in names]
+        if mark:
+            found = f"cd {paths.UNITS} && grep -lsF {shlex.quote(mark)} {' '.join(units)}"
+            parts.append(f"({found}) | sed 's/^/Ours /'")
         return StringCommand("; ".join(parts) + "; true")
 
     def process(self, output: list[str]) -> dict[str, UnitState]:
@@ -63,6 +73,7 @@ class UnitStates(FactBase[dict[str, UnitState]]):
         configs: dict[str, str] = {}
         origins: dict[str, str] = {}
         newer: dict[str, list[str]] = {}
+        ours: set[str] = set()
         block: dict[str, str] = {}
         for line in output:
             if line.startswith("Config "):
@@ -74,13 +85,15 @@ class UnitStates(FactBase[dict[str, UnitState]]):
             elif line.startswith("Newer "):
                 _, unit, name = line.split(" ", 2)
                 newer.setdefault(unit, []).append(name)
+            elif line.startswith("Ours "):
+                ours.add(line.removeprefix("Ours ").strip())
             elif "=" in line:
                 name, value = line.split("=", 1)
                 if name in block:
                     block = {}
                 block[name] = value
                 shown[block.get("Id", "")] = block
-        return {
+        states = {
             unit: replace(
                 _state(unit, values),
                 config=configs.get(unit, ""),
@@ -90,6 +103,7 @@ class UnitStates(FactBase[dict[str, UnitState]]):
             for unit, values in shown.items()
             if unit
         }
+        return {unit: replace(state, ours=unit in ours) for unit, state in states.items()}
 
 
 def _newer(unit: str, name: str) -> str:

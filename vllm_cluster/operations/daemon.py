@@ -23,6 +23,15 @@ BEFORE = f"{paths.STATE}/daemon.json.before"
 DROP_IN = f"{paths.UNITS}/docker.service.d/vllm-cluster.conf"
 _NEW = "/etc/docker/.daemon.json.new"
 _NAME = "docker.service"
+# dockerd lets the host forward, and makes tables of the firewall and directories of its own; none
+# of these goes with its package.
+_BEFORE_DOCKER = r"""
+own engine forward "$(cat /proc/sys/net/ipv4/ip_forward)" &&
+own engine tables "$(nft list tables 2>/dev/null | sed 's/^table //; s/ /:/' | tr '\n' ' ')-" &&
+own engine directories "$(ls -d /var/lib/docker /var/lib/containerd 2>/dev/null | tr '\n' ' ')-" &&
+own engine full "$(find /var/lib/docker /var/lib/containerd -mindepth 1 -maxdepth 1 -printf '%h\n' \
+  2>/dev/null | sort -u | tr '\n' ' ')-"
+""".strip()
 
 
 @dataclass(frozen=True)
@@ -191,11 +200,12 @@ def _kept(have: DockerState) -> StringCommand:
 def _installed(wanted: Docker) -> Generator[StringCommand, None, None]:
     if wanted.repository is None:
         # Debian 13 has the command in a package of its own, which docker.io only recommends.
-        yield from packages.install(["docker.io"], optional=["docker-cli"])
+        yield from packages.install(["docker.io"], optional=["docker-cli"], before=_BEFORE_DOCKER)
         return
     trusted = yield from apt.repository(wanted.repository, wanted.cluster)
     if trusted:
-        yield from packages.install(["docker-ce", "docker-ce-cli", "containerd.io"])
+        names = ["docker-ce", "docker-ce-cli", "containerd.io"]
+        yield from packages.install(names, before=_BEFORE_DOCKER)
 
 
 def _restart() -> str:

@@ -15,7 +15,7 @@ from pyinfra.api.operation import operation
 from pyinfra.api.state import State
 from pyinfra.context import host
 
-from vllm_cluster.operations import ssh
+from vllm_cluster.operations import owned, ssh
 
 _PROGRESS_S = 10
 
@@ -44,6 +44,7 @@ def image_present(
         host.noop(f"{image} is there")
         return
     host.log(f"{image}: missing")
+    yield StringCommand(owned.first("image", image, "absent"))
     if archive is not None:
         yield FunctionCommand(send_image, (archive,), {})
     if pull is not None:

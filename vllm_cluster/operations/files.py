@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import posixpath
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 
 from pyinfra.api.command import QuoteString, StringCommand
@@ -13,7 +13,9 @@ from pyinfra.api.operation import operation
 from pyinfra.context import host, state
 
 from vllm_cluster.facts.files import FileState, FileStates
+from vllm_cluster.operations import owned
 from vllm_cluster.operations.refuse import refuse
+from vllm_cluster.plan import paths
 
 # Every file of ours says so; a file at its place that does not is somebody else's.
 MARK = "Managed by vllm-cluster"
@@ -45,7 +47,21 @@ class Directory:
     group: str = "root"
 
 
-Wanted = Mapping[str, File | Directory]
+@dataclass(frozen=True)
+class Merged:
+    """A file whose text follows from what is there (empty where there is none)."""
+
+    text: Callable[[str], str]
+    mode: str = "644"
+
+    def on(self, found: FileState) -> File:
+        """The file as it shall be where `found` is."""
+        old = (found.content or b"").decode(errors="replace")
+        return File(self.text(old), mode=self.mode, ours=False)
+
+
+Wanted = Mapping[str, File | Directory | Merged]
+Settled = Mapping[str, File | Directory]
 
 
 @operation()
@@ -55,20 +71,24 @@ def place(wanted: Wanted) -> Generator[StringCommand, None, None]:
     Refuses, on that host alone, where something else stands in the way.
     """
     have = read(wanted)
-    wrong = {path: _difference(item, have[path]) for path, item in wanted.items()}
+    shall: Settled = {
+        path: item.on(have[path]) if isinstance(item, Merged) else item
+        for path, item in wanted.items()
+    }
+    wrong = {path: _difference(item, have[path]) for path, item in shall.items()}
     wrong = {path: why for path, why in wrong.items() if why}
     if not wrong:
         host.noop(f"{len(wanted)} paths are as they shall be")
         return
-    foreign = [words for path in wrong if (words := _foreign(path, wanted[path], have[path]))]
+    foreign = [words for path in wrong if (words := _foreign(path, shall[path], have[path]))]
     if foreign:
         yield refuse("; ".join(foreign))
         return
     for path, why in wrong.items():
         host.log(f"{path}: {why}")
-        _show_diff(path, wanted[path], have[path])
+        _show_diff(path, shall[path], have[path])
     for path in wrong:
-        yield from _commands(path, wanted[path])
+        yield from _commands(path, shall[path])
 
 
 def read(wanted: Wanted) -> dict[str, FileState]:
@@ -118,15 +138,29 @@ def _commands(path: str, item: File | Directory) -> Generator[StringCommand, Non
     target, owner = QuoteString(path), QuoteString(f"{item.user}:{item.group}")
     if isinstance(item, Directory):
         yield StringCommand(
-            "mkdir -p", target, "&& chown", owner, target, "&& chmod", item.mode, target
-        )
+            owned.FILES, "own_mode", target, "&& mkdir -p", target, "&& chown", owner, target,
+            "&& chmod", item.mode, target,
+        )  # fmt: skip
         return
     new = QuoteString(posixpath.join(posixpath.dirname(path), f".{posixpath.basename(path)}.new"))
     # The body travels as standard input: not on a command line, not through /tmp, never
     # readable by others. pyinfra ends it with a newline, as every text file ends.
     yield StringCommand(
-        "mkdir -p", QuoteString(posixpath.dirname(path)), "&&",
+        owned.FILES, "own_dirs", target, "&& mkdir -p", QuoteString(posixpath.dirname(path)), "&&",
         "umask 077 && cat >", new, "&& chown", owner, new, "&& chmod", item.mode, new,
-        "&& sync", new, "&& mv -fT", new, target,
+        "&& sync", new, "&&", *_recorded(path, item, target, new), "&& mv -fT", new, target,
         _stdin=item.body,
     )  # fmt: skip
+
+
+def _recorded(
+    path: str, item: File, target: QuoteString, new: QuoteString
+) -> Generator[str | QuoteString, None, None]:
+    """What was there before, and what we bring: words of a command. Of a secret only its place."""
+    # Our own directory goes as a whole, whatever is written there how often.
+    if item.ours or path.startswith(f"{paths.CONFIG}/"):
+        yield from ("own_file", target, QuoteString(MARK))
+        if not item.secret:
+            yield from ("&& own_wrote", target, new)
+    else:
+        yield from ("own_merge", target, new)

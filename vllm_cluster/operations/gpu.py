@@ -10,7 +10,7 @@ from pyinfra.api.operation import operation
 from pyinfra.context import host
 
 from vllm_cluster.facts.gpu import GpuFact
-from vllm_cluster.operations import apt, packages
+from vllm_cluster.operations import apt, owned, packages
 from vllm_cluster.operations.refuse import refuse
 from vllm_cluster.plan import gpu
 from vllm_cluster.plan.gpu import GpuState, Wanted
@@ -84,22 +84,31 @@ def _held(state: GpuState, *, driver: bool) -> Commands:
     names = gpu.to_hold(state, driver=driver)
     if names:
         host.log(f"holds {', '.join(names)} against upgrades")
-        yield StringCommand("apt-mark hold", *[QuoteString(name) for name in names], ">/dev/null")
+        record = "\n".join(f"own hold {name} -" for name in names)
+        yield StringCommand(
+            f"{owned.SHELL}{record}\napt-mark hold",
+            *[QuoteString(name) for name in names],
+            ">/dev/null",
+        )
 
 
 def _settings(state: GpuState) -> Commands:
     mig = [card for card in state.cards if card.mig]
     if mig:
         host.log(f"switches MIG off on {len(mig)} GPUs")
-        yield StringCommand("nvidia-smi --multi-instance-gpu=0")
+        record = owned.first("gpu", "mig", f"on for {len(mig)}")
+        yield StringCommand(f"{record} && nvidia-smi --multi-instance-gpu=0")
     fabric = state.switches and not state.fabric_active
     if fabric:
         host.log("nvidia-fabricmanager.service: is not active")
-        yield StringCommand("systemctl enable --quiet --now nvidia-fabricmanager.service")
+        unit = "nvidia-fabricmanager.service"
+        record = owned.first("unit", unit, "disabled inactive")
+        yield StringCommand(f"{record} && systemctl enable --quiet --now {unit}")
     idle = not all(card.persistence for card in state.cards)
     if idle:
         host.log("GPUs lose their state between processes: persistence mode is off")
-        yield StringCommand(_persistence(state))
+        record = owned.first("gpu", "persistence", "off")
+        yield StringCommand(f"{record} && {{ {_persistence(state)}; }}")
     if not mig and not fabric and not idle:
         host.noop(f"driver {state.loaded} with {len(state.cards)} GPUs")
 

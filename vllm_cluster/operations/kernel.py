@@ -11,7 +11,7 @@ from pyinfra.api.operation import operation
 from pyinfra.context import host
 
 from vllm_cluster.facts.kernel import ClockOffset, KernelFact, Offset
-from vllm_cluster.operations import files, packages
+from vllm_cluster.operations import files, owned, packages
 from vllm_cluster.operations.files import Directory, File
 from vllm_cluster.operations.refuse import refuse
 from vllm_cluster.plan import kernel
@@ -56,12 +56,18 @@ def tuned(wanted: Tuning) -> Commands:
         yield refuse(f"{kernel.RESERVED} of this host cannot be read: {error}")
         return
     place: dict[str, File | Directory] = {kernel.FILE: File(wanted.text(settings)), **wanted.files}
+    if wanted.host_shm and state.shm_bytes != wanted.shm_bytes:
+        yield StringCommand(owned.first("shm", "/dev/shm", str(state.shm_bytes)))
     yield from files.place._inner(wanted=place)
     for setting in missing:
         have = state.values[setting.name]
         host.log(f"{setting.name} is {have or 'empty'}, not {setting.value}")
         path = f"/proc/sys/{setting.name.replace('.', '/')}"
-        yield StringCommand(f"printf '%s\\n' {shlex.quote(setting.value)} > {path}")
+        yield StringCommand(
+            f"{owned.first('sysctl', setting.name, have)} && "
+            f"{owned.last('set', setting.name, setting.value)} && "
+            f"printf '%s\\n' {shlex.quote(setting.value)} > {path}"
+        )
     yield from _time(state, wanted)
 
 
@@ -88,7 +94,8 @@ def _time(state: KernelState, wanted: Tuning) -> Commands:
     # In a container the clock is the host's, and systemd does not start what would set it.
     if not state.container:
         name = installed[0] if installed else _TIMESYNCD
-        yield StringCommand(f"systemctl enable --quiet --now {name}.service")
+        before = owned.first("unit", f"{name}.service", "disabled inactive")
+        yield StringCommand(f"{before} && systemctl enable --quiet --now {name}.service")
 
 
 _OFFSETS: dict[str, Offset] = {}

@@ -9,7 +9,7 @@ from pyinfra.api.operation import operation
 from pyinfra.context import host
 
 from vllm_cluster.facts.names import CLOUD_DROP_IN, NamesFact, NamesState
-from vllm_cluster.operations import files
+from vllm_cluster.operations import files, owned
 from vllm_cluster.operations.files import File
 from vllm_cluster.operations.refuse import refuse
 from vllm_cluster.plan.hosts_file import contradictions, hosts_text, own_aliases
@@ -38,7 +38,8 @@ def resolved(
         return
     if set_hostname and found.hostname != own:
         host.log(f"the host's name is {found.hostname}, not {own}")
-        yield StringCommand("hostnamectl set-hostname", QuoteString(own))
+        before = owned.first("hostname", own, found.hostname)
+        yield StringCommand(before, "&& hostnamectl set-hostname", QuoteString(own))
     names = [own] if set_hostname else [own, found.fqdn, found.hostname]
     text = hosts_text(old, {*names} - {"", "localhost"}, addresses, {own: own_aliases(own, names)})
     wanted: dict[str, File | files.Directory] = {_HOSTS: File(text, ours=False)}

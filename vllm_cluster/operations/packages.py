@@ -10,7 +10,7 @@ from pyinfra.api.facts import FactBase
 from pyinfra.api.operation import operation
 from pyinfra.context import host
 
-from vllm_cluster.operations import locked_versions
+from vllm_cluster.operations import locked_versions, owned
 
 LOCK_WAIT_S = 300
 
@@ -18,7 +18,7 @@ LOCK_WAIT_S = 300
 # to, but for the lock on its lists it does not (apt 2.6), nor does dpkg: so all of them are
 # tried again for as long as the words are about a lock. A run that was cut off earlier leaves
 # packages half installed, and apt does nothing before dpkg has finished them.
-_SHELL = f"""
+SHELL = f"""
 export DEBIAN_FRONTEND=noninteractive
 patiently() {{
   end=$(( $(date +%s) + {LOCK_WAIT_S} ))
@@ -65,16 +65,21 @@ def installed(packages: list[str]) -> Generator[StringCommand, None, None]:
 
 
 def install(
-    packages: Iterable[str], *, optional: Iterable[str] = (), options: str = ""
+    packages: Iterable[str],
+    *,
+    optional: Iterable[str] = (),
+    options: str = "",
+    before: str = "",
 ) -> Generator[StringCommand, None, None]:
     """Install `packages` (`NAME` or `NAME=VERSION`), and those of `optional` that apt knows.
 
     A source that fails to update is told and not fatal: it may be another's, and what is known
-    may be enough. Under a lock each package of it comes in the locked version, or none does.
+    may be enough. `before`: shell that records what else their installation changes.
+    Under a lock each package of it comes in the locked version, or none does.
     """
     names = list(packages)
     host.log(f"installs {', '.join(names)}")
-    yield StringCommand(f"{_SHELL}settle; apt update || echo 'apt-get update failed' >&2")
+    yield StringCommand(f"{SHELL}settle; apt update || echo 'apt-get update failed' >&2")
     words = " ".join(shlex.quote(name) for name in names)
     also = " ".join(
         f"$(apt-cache show {shlex.quote(name)} >/dev/null 2>&1 && echo {shlex.quote(name)})"
@@ -85,4 +90,8 @@ def install(
         options = f"{locked_versions.OPTION} {options}"
         simulated = f"install --no-install-recommends {options} {words} {also}"
         yield locked_versions.pinned(locked, simulated)
-    yield StringCommand(f"{_SHELL}apt install --no-install-recommends {options} {words} {also}")
+    # What is new afterwards is ours, dependencies too; `down --packages` takes those away.
+    yield StringCommand(
+        f"{SHELL}{owned.PACKAGES}own_before && {before or ':'} && "
+        f"apt install --no-install-recommends {options} {words} {also} && own_after"
+    )

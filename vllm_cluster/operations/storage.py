@@ -12,6 +12,7 @@ from pyinfra.context import host
 
 from vllm_cluster.facts.space import Space
 from vllm_cluster.facts.storage import Storage, StorageState
+from vllm_cluster.operations import owned
 from vllm_cluster.operations.refuse import refuse
 from vllm_cluster.plan.blank import Device, disk_problem, is_mounted, mount_problem, needs_format
 from vllm_cluster.plan.space import Need, space_problems
@@ -35,6 +36,7 @@ def formatted(disks: tuple[LocalDisk, ...]) -> Generator[StringCommand, None, No
         return
     for disk in blank:
         host.log(f"{disk.device}: blank, gets {disk.format} with UUID {disk.uuid}")
+        yield StringCommand(owned.first("disk", disk.device, f"{disk.format} {disk.uuid}"))
         yield _make(disk)
 
 
@@ -81,7 +83,10 @@ def mounted(
     yield StringCommand("systemctl daemon-reload")
     for mount in wrong:
         unit = shlex.quote(mount.unit)
-        yield StringCommand(f"systemctl enable --quiet {unit}")
+        yield StringCommand(
+            f"{owned.FILES}own_dirs {shlex.quote(mount.where + '/.')} && "
+            f"systemctl enable --quiet {unit}"
+        )
         there = is_mounted(mount, state.mounts[mount.where], _device(mount, state, devices))
         yield StringCommand(f"systemctl reload {unit}") if there else _start(mount)
 
@@ -160,10 +165,16 @@ def exported(exports: tuple[Export, ...]) -> Generator[StringCommand, None, None
         return
     if absent:
         host.log(f"{', '.join(absent)}: made, to be exported")
-        yield StringCommand("mkdir -p", *[QuoteString(path) for path in absent])
+        record = "".join(f"own_dirs {shlex.quote(path + '/.')} && " for path in absent)
+        yield StringCommand(f"{owned.FILES}{record}mkdir -p", *[QuoteString(p) for p in absent])
     if not running:
         host.log("nfs-server: is not enabled or does not run")
-        yield StringCommand("systemctl daemon-reload && systemctl enable --quiet nfs-server")
+        enabled = "enabled" if "@enabled" in have else "disabled"
+        active = "active" if "@active" in have else "inactive"
+        record = owned.first("unit", "nfs-server.service", f"{enabled} {active}")
+        yield StringCommand(
+            f"{record} && systemctl daemon-reload && systemctl enable --quiet nfs-server"
+        )
         yield StringCommand("systemctl start nfs-server")
     for export in missing:
         host.log(f"{export.path}: not offered to all of {', '.join(export.clients)}")

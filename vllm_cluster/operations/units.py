@@ -10,8 +10,12 @@ from pyinfra.api.operation import operation
 from pyinfra.context import host
 
 from vllm_cluster.facts.units import UnitState, UnitStates
+from vllm_cluster.operations import owned
+from vllm_cluster.operations.files import MARK
 from vllm_cluster.operations.refuse import refuse
 from vllm_cluster.plan import paths
+
+Commands = Generator[StringCommand, None, None]
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,8 @@ def active(units: list[Unit]) -> Generator[StringCommand, None, None]:
         return
     for unit, why in steps:
         host.log(f"{unit.name}: {why}")
-    yield StringCommand("systemctl daemon-reload")
+    recorded = [_recorded(name, have[name]) for name in {*idle, *(unit.name for unit, _ in steps)}]
+    yield StringCommand("\n".join([owned.SHELL, *recorded, "systemctl daemon-reload"]))
     if idle:
         yield StringCommand("systemctl enable --quiet", *idle)
     for unit, _ in steps:
@@ -67,29 +72,59 @@ def active(units: list[Unit]) -> Generator[StringCommand, None, None]:
 
 
 @operation()
-def ended(units: list[Unit]) -> Generator[StringCommand, None, None]:
+def ended(units: list[Unit], former: list[Unit]) -> Generator[StringCommand, None, None]:
     """Stop those of `units`, in their order, whose container runs another configuration.
 
-    First on every host, then the new ones start: a worker that finds the old head still up would
-    join a session that is about to end.
+    `former` are units of roles that this host has no more: stopped, disabled and removed, where
+    they are ours. First on every host, then the new ones start: a worker that finds the old head
+    still up would join a session that is about to end.
     """
-    have = _read(units)
+    have = _read([*former, *units], mark=MARK)
+    retired = [u for u in former if have[u.name].ours or have[u.name].config]
     old = [u for u in units if _older(u, have[u.name])]
-    if not old:
-        host.noop("nothing runs an older configuration")
+    if not old and not retired:
+        host.noop("nothing runs an older configuration or a former role")
         return
+    yield from _retired(retired)
     for unit in old:
         host.log(f"{unit.name}: {_older(unit, have[unit.name])}")
-    yield StringCommand("systemctl daemon-reload")
-    yield StringCommand("systemctl stop", *[unit.name for unit in old])
+    if old:
+        yield StringCommand("systemctl daemon-reload")
+        yield StringCommand("systemctl stop", *[unit.name for unit in old])
 
 
-def _read(units: list[Unit]) -> dict[str, UnitState]:
+def _retired(units: list[Unit]) -> Commands:
+    """Stop and disable, then remove the files that carry our mark, drop-ins too.
+
+    In this order and in one command: cut off in between, the next run finds the file and goes on.
+    A container of ours outlives its unit where somebody took the file away.
+    """
+    for unit in units:
+        host.log(f"{unit.name}: of a role that this host has no more; stopped and removed")
+    for unit in units:
+        path = f"{paths.UNITS}/{unit.name}"
+        yield StringCommand(
+            f"{{ [ ! -e {path} ] || systemctl --quiet disable --now {unit.name}; }} && "
+            f"{{ systemctl --quiet stop vllm-cluster-watch@{unit.container}.service || true; "
+            f"docker rm --force {unit.container} >/dev/null 2>&1 || true; "
+            f"rm -f {paths.UNITS_STATE}/{unit.container}.*; }} && "
+            f"{{ grep -lsF '{MARK}' {path}.d/*.conf {path} | xargs -r rm -f; "
+            f"rmdir {path}.d 2>/dev/null || true; }} && systemctl daemon-reload && "
+            f"{{ systemctl reset-failed {unit.name} 2>/dev/null || true; }}"
+        )
+
+
+def _recorded(name: str, found: UnitState) -> str:
+    return f"own unit {name} '{found.file_state or '-'} {found.active}'"
+
+
+def _read(units: list[Unit], mark: str = "") -> dict[str, UnitState]:
     return host.get_fact(
         UnitStates,
         units=[unit.name for unit in units],
         containers={unit.name: unit.container for unit in units if unit.container},
         files={unit.name: list(unit.files) for unit in units if unit.files},
+        mark=mark,
     )
 
 

@@ -14,7 +14,7 @@ from pyinfra.api.operation import operation
 from pyinfra.api.state import State
 from pyinfra.context import host
 
-from vllm_cluster.operations import ssh
+from vllm_cluster.operations import owned, ssh
 from vllm_cluster.operations.refuse import refuse
 from vllm_cluster.weights.manifest import META_DIR, Manifest
 
@@ -75,7 +75,9 @@ def placed(
         )
         return
     staging = _staging(path)
-    yield StringCommand(_prepare(path, staging))
+    yield StringCommand(
+        f"{owned.first('weights', path, 'absent')} && {{ {_prepare(path, staging)}; }}"
+    )
     yield FunctionCommand(copy, (source, staging), {})
     yield StringCommand(_verify(staging), _stdin=_sums(manifest))
     yield StringCommand(_publish(path, staging), _stdin=manifest.encoded.decode() + "\n")

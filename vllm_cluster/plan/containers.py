@@ -13,6 +13,8 @@ from vllm_cluster.spec.model import Description, Host
 
 CONFIG_LABEL = "vllm-cluster.config"
 RAY_HEAD, RAY_WORKER, VLLM = "ray-head", "ray-worker", "vllm"
+# Every unit that some role has, in the order in which they are stopped.
+EVERY = (VLLM, RAY_WORKER, RAY_HEAD)
 
 # Ray drains busy actors at SIGTERM before it ends (ray/scripts/scripts.py, 2.60); Docker's own
 # ten seconds would kill it in the middle.

@@ -11,6 +11,11 @@ UNITS = "/etc/systemd/system"
 AGENT = f"{SCRIPTS}/weights-agent.pyz"
 
 ENVIRONMENT = f"{CONFIG}/cluster.env"
+# Which hosts belong to the cluster, and which have left it.
+MEMBERS = f"{CONFIG}/members.json"
+# What this host was before us, for `down`. Not beneath STATE: a declared disk may be mounted there
+# after the first changes were made.
+OWNED = f"{CONFIG}/owned"
 FIREWALL = f"{CONFIG}/firewall.nft"
 FIREWALL_UNIT = "vllm-cluster-firewall.service"
 # Beside the rules: STATE may be a disk of its own, which is not there yet when the firewall closes.

@@ -1,13 +1,18 @@
 """Directories and files that several steps use, and the packages behind them."""
 
 from pyinfra.api.deploy import deploy
+from pyinfra.context import host
 
 from vllm_cluster.operations import files, packages
-from vllm_cluster.operations.files import Directory, File
-from vllm_cluster.plan import paths, signs
+from vllm_cluster.operations.files import Directory, File, Merged
+from vllm_cluster.plan import members, paths, signs
 from vllm_cluster.steps import configs, here
 from vllm_cluster.steps.render import plain
 
+_LEFT = (
+    "left the description and may still run what it ran for this cluster; "
+    "`vllm-cluster down DESCRIPTION"
+)
 SCRIPTS = (
     "serve", "wait-for-head", "wait-for-gpus", "await-completion", "attempt", "host-ready",
     "end-container", "watch", "watch.py", "door",
@@ -21,7 +26,7 @@ def base_step() -> None:
         name="Install nftables, rsync, python3, and what measures the network",
         packages=["nftables", "rsync", "python3", "iputils-ping", "iperf3"],
     )
-    wanted: dict[str, File | Directory] = {
+    wanted: dict[str, File | Directory | Merged] = {
         paths.CONFIG: Directory(),
         paths.VLLM_CONFIG: Directory(),
         paths.SECRETS: Directory(mode="700"),
@@ -30,6 +35,7 @@ def base_step() -> None:
         paths.COMPILE_CACHE: Directory(),
         here.plan().weights_directory: Directory(),
         paths.SCRIPTS: Directory(),
+        paths.MEMBERS: Merged(_members),
     }
     for script in SCRIPTS:
         path = f"{paths.SCRIPTS}/{script}"
@@ -38,3 +44,13 @@ def base_step() -> None:
     wanted[probe] = File(configs.probe_file(here.plan(), here.this()), mode="755")
     wanted[f"{paths.SCRIPTS}/signs"] = File(signs.patterns(), ours=False)
     files.place(name="Write the directories and scripts of the cluster", wanted=wanted)
+
+
+def _members(old: str) -> str:
+    """The record of the cluster's hosts; the head says who left and was not cleaned."""
+    plan = here.plan()
+    found = members.after(old, plan.cluster, {name: h.ssh for name, h in plan.hosts.items()})
+    if here.this().role == "head":
+        for name, address in found.left.items():
+            host.log_styled(f"{name} ({address}) {_LEFT} --host {name}` removes it", fg="yellow")
+    return found.text()

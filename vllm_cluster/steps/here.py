@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
+from pyinfra.api.exceptions import PyinfraError
+from pyinfra.api.state import State
 from pyinfra.connectors.ssh import SSHConnector
 from pyinfra.context import host
 
 from vllm_cluster.control.context import Context, context
+from vllm_cluster.facts.network import Interfaces
 from vllm_cluster.plan import HostPlan, Plan
 
 
@@ -25,6 +29,24 @@ def plan() -> Plan:
 def this() -> HostPlan:
     """This host's part of the plan."""
     return plan().hosts[host.name]
+
+
+# Interfaces by host, for one run: two steps write files that name it.
+_interfaces: WeakKeyDictionary[State, dict[str, str]] = WeakKeyDictionary()
+
+
+def interface() -> str:
+    """The interface that holds this host's fabric address: declared, or asked for once a run."""
+    declared, address = this().interface, this().address
+    if declared is not None:
+        return declared
+    known_ = _interfaces.setdefault(host.state, {})
+    if host.name not in known_:
+        found = host.get_fact(Interfaces).get(address)
+        if found is None:
+            raise PyinfraError(f"{host.name}: no interface holds {address}, its fabric address")
+        known_[host.name] = found
+    return known_[host.name]
 
 
 def send_at_once() -> None:

@@ -14,14 +14,23 @@ from vllm_cluster.steps import here
 
 @deploy("Secrets")
 def secrets_step() -> None:
-    """Write the secrets that this host needs, and leave no others there."""
+    """Write the secrets that this host needs."""
+    files.place(name="Write the Ray token and the API key", wanted=_wanted())
+
+
+@deploy("Former secrets")
+def former_secrets_step() -> None:
+    """Leave no other secret on the host, once what a former role ran with it has ended."""
+    secrets.only(
+        name="Leave no other secret on the host", directory=paths.SECRETS, keep=list(_wanted())
+    )
+
+
+def _wanted() -> dict[str, File | Directory]:
     values = here.known().secrets
     wanted: dict[str, File | Directory] = {paths.SECRETS: Directory(mode="700")}
     if here.plan().backend == "ray":
         wanted[paths.RAY_TOKEN] = File(values["ray_token"] + "\n", mode="600", secret=True)
     if "vllm" in here.this().units and here.plan().api_key:
         wanted[paths.API_KEY] = File(values["api_key"] + "\n", mode="600", secret=True)
-    files.place(name="Write the Ray token and the API key", wanted=wanted)
-    secrets.only(
-        name="Leave no other secret on the host", directory=paths.SECRETS, keep=list(wanted)
-    )
+    return wanted

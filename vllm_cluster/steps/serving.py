@@ -1,14 +1,11 @@
 """The units: Ray head, Ray workers, vLLM."""
 
 from pyinfra.api.deploy import deploy
-from pyinfra.api.exceptions import PyinfraError
-from pyinfra.context import host
 
-from vllm_cluster.facts.network import Interfaces
 from vllm_cluster.operations import files, units
 from vllm_cluster.operations.files import File
 from vllm_cluster.operations.units import Unit
-from vllm_cluster.plan import environment, paths
+from vllm_cluster.plan import containers, environment, paths
 from vllm_cluster.steps import configs, here
 from vllm_cluster.steps.here import known
 from vllm_cluster.steps.render import render
@@ -32,7 +29,13 @@ def units_step() -> None:
         path = f"{paths.UNITS}/{template}"
         wanted[path] = File(render(path, plan=plan, paths=paths))
     files.place(name="Write the environment and the units of Ray and vLLM", wanted=wanted)
-    units.ended(name="Stop what runs an older configuration", units=list(reversed(_units(env))))
+    units.ended(
+        name="Stop what runs an older configuration, or a role that this host has no more",
+        units=list(reversed(_units(env))),
+        former=[
+            Unit(f"{name}.service", name) for name in containers.EVERY if name not in this.units
+        ],
+    )
 
 
 @deploy("Ray and vLLM")
@@ -49,10 +52,7 @@ def start_step() -> None:
 
 def _environment() -> str:
     plan, this = here.plan(), here.this()
-    interface = this.interface or host.get_fact(Interfaces).get(this.address)
-    if interface is None:
-        raise PyinfraError(f"{host.name}: no interface holds {this.address}, its fabric address")
-    return configs.environment_file(plan, this, interface)
+    return configs.environment_file(plan, this, here.interface())
 
 
 def _units(env: str) -> list[Unit]:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.doctor.cases import changed, first, ids, sound
 from vllm_cluster.doctor.case import Case
+from vllm_cluster.doctor.checks import findings
 from vllm_cluster.doctor.reach import Silence
 from vllm_cluster.facts.doctor.model import (
     Answer,
@@ -24,6 +25,7 @@ from vllm_cluster.facts.doctor.model import (
 from vllm_cluster.facts.doctor.read_host import verified
 from vllm_cluster.facts.doctor.script import MARK, VERIFY_TIMER
 from vllm_cluster.facts.doctor.sections import Sections
+from vllm_cluster.plan.members import Members
 from vllm_cluster.plan.paths import WEIGHTS_VERIFIED
 
 ENV = "/etc/vllm-cluster/cluster.env"
@@ -372,3 +374,16 @@ def test_a_second_start_is_still_a_start_and_a_fourth_is_a_loop(
     )
     case = changed(sound(), "node-a", units={**facts.units, "vllm.service": unit})
     assert first(case).id == identity
+
+
+def test_a_host_that_left_the_description_and_was_not_cleaned() -> None:
+    hosts = {"node-a": "10.77.0.11", "node-b": "10.77.0.12", "node-c": "10.77.0.13"}
+    contents = sound().facts["node-b"].contents
+    text = Members("lab", hosts, {"node-d": "10.77.0.14"}).text()
+    case = changed(sound(), "node-b", contents={**contents, "/etc/vllm-cluster/members.json": text})
+    assert [f.found.split()[0] for f in findings(case) if f.id == "host.left"] == [
+        "node-c",
+        "node-d",
+    ]
+    assert first(case).severity == "warning"
+    assert command(case).endswith("--host node-c")

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.exec_line import arguments
-from vllm_cluster.doctor.finding import Finding, Step, on
+from vllm_cluster.doctor.finding import HERE, Finding, Step, on
 from vllm_cluster.facts.doctor.model import HostFacts, Unit
 from vllm_cluster.facts.doctor.script import unit_names
-from vllm_cluster.plan import HostPlan, paths
+from vllm_cluster.plan import HostPlan, members, paths
 from vllm_cluster.plan.containers import CONFIG_LABEL
 from vllm_cluster.plan.signs import Plane
 
@@ -52,6 +52,26 @@ def installed(case: Case) -> Iterator[Finding]:
                     evidence=f"systemctl show {name}: NeedDaemonReload=yes",
                     fix=on(host.name, "systemctl daemon-reload"),
                 )  # fmt: skip
+
+
+def left(case: Case) -> Iterator[Finding]:
+    """Hosts that the others remember and the description has no more: they run what they ran."""
+    plan, gone = case.plan, dict[str, str]()
+    for _, facts in case.seen():
+        known = members.read(facts.contents.get(paths.MEMBERS, ""))
+        if known is not None:
+            hosts = {name: host.ssh for name, host in plan.hosts.items()}
+            gone |= members.after(known.text(), plan.cluster, hosts).left
+    for name, address in sorted(gone.items()):
+        down = f"vllm-cluster down {case.description} --host {name}"
+        yield Finding(
+            "host.left", "host", plan.head,
+            expected=f"{name} ({address}) cleaned, since the description has it no more",
+            found=f"{name} may still run units of this cluster",
+            evidence=f"{paths.MEMBERS} names it among the hosts of {plan.cluster}",
+            fix=(Step(HERE, down), Step(HERE, f"{down} --forget  # if it is gone for good")),
+            severity="warning",
+        )  # fmt: skip
 
 
 def _masked(case: Case, host: str, unit: Unit, plane: Plane) -> Finding:
@@ -140,4 +160,4 @@ def _label(text: str) -> str:
     return match[1] if match else ""
 
 
-CHECKS = (installed, commands, stale)
+CHECKS = (installed, left, commands, stale)

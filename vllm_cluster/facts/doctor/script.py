@@ -70,7 +70,14 @@ def _values(plan: Plan, host: HostPlan, salt: str, log_lines: int, *, deep: bool
     if host.role == "head" and plan.api_key:
         secrets.append(paths.API_KEY)
     units = [f"{paths.UNITS}/{unit}" for unit in ours]
-    shown = ["/etc/hosts", DAEMON_JSON, paths.ENVIRONMENT, paths.WEIGHTS_VERIFIED, *units]
+    shown = [
+        "/etc/hosts",
+        DAEMON_JSON,
+        paths.ENVIRONMENT,
+        paths.MEMBERS,
+        paths.WEIGHTS_VERIFIED,
+        *units,
+    ]
     requests = [
         f"{path} {json.dumps({'model': plan.model_name, **body})}"
         for path, body in probe.REQUESTS.items()

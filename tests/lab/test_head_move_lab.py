@@ -1,0 +1,155 @@
+"""Roles that change: the head moves and comes back, hosts leave and return, Ray goes and comes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.lab.conftest import with_standin
+from tests.lab.harness import Cluster
+from tests.lab.names import lab_name
+from vllm_cluster.lab import Lab
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(1800)]
+NAME = lab_name("t-move")
+HOSTS = ("node-a", "node-b", "node-c")
+OURS = ("ray-head", "ray-worker", "vllm")
+FOREIGN = "[Service]\nExecStart=/bin/sleep infinity\n"
+
+
+def describe(cluster: Cluster, *names: str, head: str) -> None:
+    """Write the description anew: these hosts, one GPU each, a pipeline over them."""
+    whole: dict[str, Any] = yaml.safe_load(cluster.description.read_text())
+    addresses = {name: f"10.77.0.{11 + at}" for at, name in enumerate(HOSTS)}
+    whole["hosts"] = {name: {"address": addresses[name], "gpus": 1} for name in names}
+    whole["head"], whole["parallel"] = head, {"tensor": 1, "pipeline": len(names)}
+    cluster.description.write_text(yaml.safe_dump(whole, sort_keys=False))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three hosts with node-a as their head. Each test goes on from where the last one ended."""
+    lab = Lab.up(3, name=NAME)
+    try:
+        made = with_standin(tmp_path_factory.mktemp("move"), lab)
+        describe(made, *HOSTS, head="node-a")
+        made.apply()
+        yield made
+    finally:
+        lab.down()
+
+
+def units(cluster: Cluster, host: str) -> set[str]:
+    """Units of ours that have a file on the host, or are loaded there."""
+    names = " ".join(f"{name}.service" for name in OURS)
+    script = (
+        "cd /etc/systemd/system; ls -d ray-*.service* vllm.service* 2>/dev/null; "
+        f"systemctl list-units --all --plain --no-legend {names} | cut -d' ' -f1"
+    )
+    return {name.removesuffix(".service") for name in cluster.on(host, script).split()}
+
+
+def containers(cluster: Cluster, host: str) -> set[str]:
+    return set(cluster.on(host, "docker ps --format '{{.Names}}'").split())
+
+
+def secrets(cluster: Cluster, host: str) -> set[str]:
+    return set(cluster.on(host, "ls -A /etc/vllm-cluster/secrets").split())
+
+
+def lets_in(cluster: Cluster, host: str) -> bool:
+    """Whether the host's firewall knows the API's port."""
+    return "dport 8000 " in cluster.on(host, "nft list table inet vllm_cluster")
+
+
+def assert_roles(cluster: Cluster, head: str, workers: set[str]) -> None:
+    for host in {head, *workers}:
+        want = {"ray-head", "vllm"} if host == head else {"ray-worker"}
+        assert units(cluster, host) == want, host
+        assert containers(cluster, host) == want, host
+        assert secrets(cluster, host) == {"ray-token", *(["api-key"] if host == head else [])}
+        assert lets_in(cluster, host) == (host == head), host
+        said = cluster.on(host, "systemctl is-enabled ray-head ray-worker vllm", check=False)
+        assert said.split().count("enabled") == len(want), said
+        assert cluster.on(host, "systemctl --failed --no-legend --plain") == ""
+    address = cluster.lab.host(head).address
+    for host in workers:
+        log = cluster.on(
+            host, "journalctl -u ray-worker -o cat -n 30 | grep 'worker of' | tail -n1"
+        )
+        assert log.strip() == f"worker of {address}:6379"
+
+
+def at(cluster: Cluster, host: str, unit: str, words: str) -> float:
+    """When the journal of a unit last said `words`, in seconds of the machine's one clock."""
+    found = cluster.on(host, f"journalctl -u {unit} -o short-unix | grep -F '{words}' | tail -n1")
+    return float(found.split()[0])
+
+
+def test_one_change_and_one_run_move_the_head(cluster: Cluster) -> None:
+    assert_roles(cluster, "node-a", {"node-b", "node-c"})
+    describe(cluster, *HOSTS, head="node-b")
+    cluster.apply()
+    assert_roles(cluster, "node-b", {"node-a", "node-c"})
+    ended = at(cluster, "node-a", "ray-head", "Stopped")
+    assert ended < at(cluster, "node-b", "ray-head", "Started"), "two heads at once"
+    assert cluster.planned() == {}
+
+
+def test_the_way_back_is_the_same(cluster: Cluster) -> None:
+    describe(cluster, *HOSTS, head="node-a")
+    cluster.apply()
+    assert_roles(cluster, "node-a", {"node-b", "node-c"})
+    assert cluster.planned() == {}
+
+
+def test_cut_off_in_the_middle_of_a_move_the_next_run_finishes_it(cluster: Cluster) -> None:
+    """The unit was stopped and its file is still there; its container outlived its file."""
+    describe(cluster, *HOSTS, head="node-b")
+    cluster.on("node-a", "systemctl disable --now vllm ray-head")
+    cluster.on("node-c", "systemctl stop ray-worker; docker run -d --rm --name ray-head "
+               "--label vllm-cluster.config=old --entrypoint sleep "
+               "$(docker images -q | head -n1) infinity")  # fmt: skip
+    assert "ray-head" in containers(cluster, "node-c")
+    cluster.apply()
+    assert_roles(cluster, "node-b", {"node-a", "node-c"})
+
+
+def test_a_unit_of_somebody_else_with_our_name_is_left_alone(cluster: Cluster) -> None:
+    path = "/etc/systemd/system/vllm.service"
+    cluster.on(
+        "node-c", f"printf '{FOREIGN}' > {path}; systemctl daemon-reload; systemctl start vllm"
+    )
+    try:
+        assert cluster.planned() == {}
+        cluster.apply()
+        assert cluster.on("node-c", "systemctl is-active vllm").strip() == "active"
+        assert cluster.on("node-c", f"cat {path}") == FOREIGN
+    finally:
+        cluster.on("node-c", f"systemctl stop vllm; rm {path}; systemctl daemon-reload")
+
+
+def test_one_host_needs_no_ray_and_who_left_is_remembered(cluster: Cluster) -> None:
+    describe(cluster, "node-b", head="node-b")
+    done = cluster.pyinfra("-y")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert units(cluster, "node-b") == {"vllm"}
+    assert containers(cluster, "node-b") == {"vllm"}
+    assert secrets(cluster, "node-b") == {"api-key"}
+    for left in ("node-a", "node-c"):
+        assert f"{left} ({cluster.lab.host(left).address}) left the description" in done.stderr
+        assert units(cluster, left) == {"ray-worker"}, "no run reaches it any more"
+    again = cluster.pyinfra("-y")
+    assert "node-a (10.77.0.11) left the description" in again.stderr, "until it was cleaned"
+
+
+def test_hosts_that_come_back_join_again(cluster: Cluster) -> None:
+    describe(cluster, *HOSTS, head="node-b")
+    done = cluster.pyinfra("-y")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "left the description" not in done.stderr
+    assert_roles(cluster, "node-b", {"node-a", "node-c"})
+    assert cluster.planned() == {}

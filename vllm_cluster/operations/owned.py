@@ -1,0 +1,92 @@
+"""What we change on a host is recorded there first, with what was there before: for `down`.
+
+The record lies in paths.OWNED: `journal`, a line KIND, NAME, VALUE by tabs for each thing, and
+copies of files that were there. A line is written and synced before the change that it is about,
+in the same command, so that it costs no round trip and an interrupted run has recorded whatever
+it did. What was there first is what counts: a line that is there is not written again.
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from vllm_cluster.plan import paths
+
+# `wrote` and `set` are what we brought last, so they repeat; `merge` is one write of a file that
+# others write too, with copies of old and new.
+SHELL = rf"""
+O={paths.OWNED} T=$(printf '\t')
+own_dir() {{ [ -d $O ] || ( umask 022; mkdir -p {paths.CONFIG} && mkdir -p -m 700 $O; ); }}
+own() {{
+  own_dir || return 1
+  grep -qsF "$1$T$2$T" $O/journal || own_line "$@"
+}}
+own_line() {{ printf '%s\t%s\t%s\n' "$1" "$2" "$3" >>$O/journal && sync $O/journal; }}
+own_dirs() {{
+  d=${{1%/*}}
+  while [ -n "$d" ] && [ ! -d "$d" ]; do own directory "$d" absent || return 1; d=${{d%/*}}; done
+}}
+own_copy() {{ cp -p "$1" "$2.tmp" && sync "$2.tmp" && mv -f "$2.tmp" "$2"; }}
+"""
+_FILE = r"""
+own_file() {
+  own_dirs "$1" && if grep -qsF "file$T$1$T" $O/journal; then :
+  elif [ -e "$1" ] && ! grep -qsF "$2" "$1"; then
+    k=$(printf %s "$1" | sha256sum | cut -c1-16).before
+    own_dir && own_copy "$1" "$O/$k" && own file "$1" "$k"
+  else own file "$1" absent; fi
+}
+own_mode() {
+  if [ -d "$1" ]; then own mode "$1" "$(stat -c '%a %U:%G' "$1")"; else own_dirs "$1/."; fi
+}
+own_wrote() { own_line wrote "$1" "$(sha256sum <"$2" | cut -c1-64)"; }
+own_merge() {
+  own_dir && k=$(printf %s "$1" | sha256sum | cut -c1-16) && n=$(ls $O | grep -c "^$k.*new$")
+  if [ -e "$1" ]; then own_copy "$1" "$O/$k.$n.old"; fi
+  own_copy "$2" "$O/$k.$n.new" && own_line merge "$1" "$k.$n"
+}
+"""
+# Users, groups, tables of the firewall: packages bring those too, and leave them behind.
+_PACKAGES = r"""
+own_listing() {
+  dpkg-query -W -f '${db:Status-Status} ${Package} ${Version}\n' |
+    sed -n 's/^installed /package /p; s/^config-files /config /p'
+  sed -n 's/^\([^:]*\):.*/user \1 -/p' /etc/passwd
+  sed -n 's/^\([^:]*\):.*/group \1 -/p' /etc/group
+}
+own_before() {
+  own_dir && { [ -e $O/pending ] || {
+    own_listing >$O/pending.tmp && sync $O/pending.tmp && mv -f $O/pending.tmp $O/pending; }; }
+}
+own_after() {
+  own_listing >$O/now.tmp && awk '
+    { key = $1 " " $2 }
+    NR == FNR { had[key] = $3; next }
+    { has[key] = 1 }
+    $1 == "config" { next }
+    !(key in had) { print $1, $2, ($1 == "package" && ("config " $2) in had) ? "remove" : "purge" }
+    key in had && had[key] != $3 { print "upgraded", $2, had[key] }
+    END {
+      for (key in had) {
+        split(key, part)
+        if (part[1] == "package" && !(key in has)) print "gone", part[2], had[key]
+      }
+    }
+  ' $O/pending $O/now.tmp | while read -r kind name value; do own $kind $name $value; done
+  rm -f $O/pending $O/now.tmp
+}
+"""
+
+
+def first(kind: str, name: str, value: str) -> str:
+    """Shell that records what was there before, once. `name` and `value` hold no tab."""
+    return f"{SHELL}own {kind} {shlex.quote(name)} {shlex.quote(value or '-')}"
+
+
+def last(kind: str, name: str, value: str) -> str:
+    """Shell functions and a call that record what we bring, each time."""
+    return f"own_line {kind} {shlex.quote(name)} {shlex.quote(value or '-')}"
+
+
+FILES = SHELL + _FILE
+PACKAGES = SHELL + _PACKAGES
