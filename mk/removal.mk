@@ -8,7 +8,7 @@ fingerprint: $(VENV) ## Show what the hosts consist of, or ARGS='--compare FILE'
 test-removal: $(VENV) ## Deploy, remove, and compare whole hosts with before: root, half an hour
 	$(BIN)/pytest tests/lab/test_removal_lab.py
 
-test-head-move: $(VENV) ## Move the head, drop and add hosts, Ray away and back: root, half an hour
-	$(BIN)/pytest tests/lab/test_head_move_lab.py
+test-head-move: $(VENV) reference ## Move the head, drop and add hosts, Ray away and back: root, half an hour
+	$(BIN)/pytest tests/lab/test_head_move_lab.py tests/lab/test_head_move_real.py
 
 .PHONY: down fingerprint test-removal test-head-move

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 import yaml
 
 from tests.lab.conftest import with_standin
-from tests.lab.harness import Cluster
+from tests.lab.harness import BIN, ROOT, Cluster
 from tests.lab.names import lab_name
 from vllm_cluster.lab import Lab
 
@@ -153,3 +155,59 @@ def test_hosts_that_come_back_join_again(cluster: Cluster) -> None:
     assert "left the description" not in done.stderr
     assert_roles(cluster, "node-b", {"node-a", "node-c"})
     assert cluster.planned() == {}
+
+
+def down(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
+    argv = [str(BIN / "vllm-cluster"), "down", str(cluster.description), *words, "--yes"]
+    return subprocess.run(
+        argv, cwd=ROOT, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
+
+
+def test_a_host_that_left_is_cleaned_by_its_name(cluster: Cluster) -> None:
+    describe(cluster, "node-a", "node-b", head="node-a")
+    done = cluster.pyinfra("-y")
+    assert "node-c (10.77.0.13) left the description" in done.stderr, done.stdout + done.stderr
+    assert containers(cluster, "node-c") == {"ray-worker"}
+    assert down(cluster, "--host", "node-x").returncode == 2
+    done = down(cluster, "--host", "node-c")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert units(cluster, "node-c") == set()
+    assert containers(cluster, "node-c") == set()
+    assert cluster.on("node-c", "nft list tables | grep -c vllm; true").strip() == "0"
+    assert "BEGIN vllm-cluster" not in cluster.on("node-c", "cat /etc/hosts")
+    again = cluster.pyinfra("-y")
+    assert "left the description" not in again.stderr
+    assert_roles(cluster, "node-a", {"node-b"})
+
+
+def test_a_standby_takes_over_from_a_dead_head(cluster: Cluster) -> None:
+    """node-c was cleaned above; the description of the day after has it in node-a's place."""
+    folder = cluster.description.parent
+    (folder / "standby.yaml").write_text(cluster.description.read_text())
+    (folder / "standby.py").write_text(
+        cluster.inventory.read_text().replace("lab.yaml", "standby.yaml")
+    )
+    standby = Cluster(cluster.lab, folder / "standby.py")
+    describe(standby, "node-c", "node-b", head="node-c")
+    ready = standby.pyinfra("-y", "--limit", "node-c", deploy="deploys/standby.py")
+    assert ready.returncode == 0, ready.stdout + ready.stderr
+    assert units(cluster, "node-c") == set()
+    assert cluster.on("node-c", "docker images -q | wc -l").strip() == "1"
+    assert_roles(cluster, "node-a", {"node-b"})
+
+    cluster.lab.host("node-a").power_cut()
+    began = time.monotonic()
+    standby.apply()
+    took_s = time.monotonic() - began
+    print(f"standby: {took_s:.0f} s")
+    assert_roles(standby, "node-c", {"node-b"})
+
+    cluster.lab.host("node-a").power_on()
+    said = standby.pyinfra("-y")
+    assert "node-a (10.77.0.11) left the description" in said.stderr
+    assert_roles(standby, "node-c", {"node-b"})
+    done = down(standby, "--host", "node-a")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert units(cluster, "node-a") == set()
+    assert "left the description" not in standby.pyinfra("-y").stderr

@@ -65,7 +65,7 @@ def _units(found: Found) -> Iterator[Action]:
     for name in _our_units(found, *_UNIT_KINDS):
         if name != paths.FIREWALL_UNIT:
             # One after the other: vLLM ends before the Ray that it runs on.
-            yield Action("stop", "stops", name, f"systemctl --quiet disable --now {name}")
+            yield Action("stop", "stops", name, shell.no_unit(name))
 
 
 def _docker_objects(found: Found) -> Iterator[Action]:
@@ -196,6 +196,7 @@ def _directories(found: Found, weights_directory: str) -> Iterator[Action]:
         if path not in record.first("directory"):
             yield Action("last", "puts back", f"{path} (mode {mode}, {owner})", code)
     if record.lines:
+        yield Action("last", "reloads", "systemd", "systemctl daemon-reload")
         made = sorted(record.first("directory"), key=lambda path: -path.count("/"))
         spared = [weights_directory, *record.first("weights")]
         text = f"{len(made)} directories where they are empty, and {paths.CONFIG}"

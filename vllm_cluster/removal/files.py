@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from vllm_cluster.plan import paths
 from vllm_cluster.plan.unmerge import Write, unmerged
+from vllm_cluster.removal import shell
 from vllm_cluster.removal.action import Action, Kept
 from vllm_cluster.removal.look import Found
 
@@ -31,7 +32,7 @@ def late(found: Found, which: tuple[str, ...]) -> Iterator[Action | Kept]:
         if path in found.record.first("file"):
             if path.startswith(paths.UNITS):
                 name = path.rsplit("/", 1)[1]
-                code = f"[ ! -e {path} ] || systemctl --quiet disable {name}"
+                code = f"[ ! -e {path} ] || {{ {shell.no_unit(name)}; }}"
                 yield Action("last", "stops", name, code)
             yield from _file(found, path, "last")
 

@@ -38,6 +38,14 @@ done; done
 """
 
 
+def no_unit(name: str) -> str:
+    """Stopped, not started at boot, and not remembered as failed."""
+    return (
+        f"systemctl --quiet disable --now {name} && "
+        f"{{ systemctl reset-failed {name} 2>/dev/null || true; }}"
+    )
+
+
 def no_container(name: str) -> str:
     """Stop what still runs in a container of ours; none is there afterwards."""
     return (
@@ -157,7 +165,7 @@ done
 mark="-o APT::Get::AutomaticRemove=false --allow-change-held-packages"
 [ -z "$remove" ] || apt remove $mark $remove
 [ -z "$purge" ] || apt purge $mark $purge
-systemctl daemon-reload; systemctl reset-failed
+systemctl daemon-reload
 [ -z "$kept" ] || {{ echo "kept:$kept"; exit 9; }}
 """
 

@@ -1,0 +1,137 @@
+"""The commands that record and remove: shells take them, and the record says what was there."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.unit.removal.test_decide import FOUND, MODEL, decided
+from vllm_cluster.operations import owned
+from vllm_cluster.plan import paths
+from vllm_cluster.plan.owned import Record, parse
+from vllm_cluster.removal import look, shell
+from vllm_cluster.removal.run import script
+
+
+def accepted(program: str, text: str) -> None:
+    done = subprocess.run([program, "-n"], input=text, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_shell_takes_what_looks_and_what_removes() -> None:
+    accepted("bash", look.script())
+    removal = decided(packages=True, keep_weights=False)
+    accepted("bash", script(removal.actions))
+    for action in removal.actions:
+        accepted("bash", action.shell)
+    accepted("bash", shell.record(["packages", "weights"]))
+
+
+@pytest.mark.skipif(shutil.which("dash") is None, reason="the hosts' sh")
+def test_the_hosts_sh_takes_what_records() -> None:
+    for text in (owned.FILES, owned.PACKAGES, owned.first("hold", "a b", "c")):
+        accepted("dash", text)
+
+
+class Root:
+    """A directory that stands in for /etc and /var of a host."""
+
+    def __init__(self, at: Path) -> None:
+        self.at = at
+        (at / "etc").mkdir()
+
+    def sh(self, functions: str, body: str) -> None:
+        text = (functions + body).replace(paths.CONFIG, f"{self.at}{paths.CONFIG}")
+        done = subprocess.run(
+            ["sh", "-c", text.replace("ROOT", str(self.at))],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+
+    @property
+    def record(self) -> Record:
+        text = (self.at / f"{paths.OWNED}/journal".lstrip("/")).read_text()
+        return parse(text.replace(str(self.at), "").splitlines())
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    return Root(tmp_path)
+
+
+def test_what_was_there_first_is_what_counts(root: Root) -> None:
+    root.sh(owned.SHELL, "own sysctl a.b 60 && own sysctl a.b 10 && own sysctl a.b.c 1")
+    assert root.record.first("sysctl") == {"a.b": "60", "a.b.c": "1"}
+
+
+def test_a_file_and_the_directories_on_its_way(root: Root) -> None:
+    body = "own_dirs ROOT/etc/a/b/f && mkdir -p ROOT/etc/a/b && echo Managed >ROOT/etc/new && "
+    body += "own_file ROOT/etc/a/b/f Managed && own_wrote ROOT/etc/a/b/f ROOT/etc/new"
+    root.sh(owned.FILES, body)
+    assert root.record.first("file") == {"/etc/a/b/f": "absent"}
+    assert set(root.record.first("directory")) == {"/etc/a", "/etc/a/b"}
+    assert len(root.record.last("wrote")["/etc/a/b/f"]) == 64
+
+
+def test_a_file_that_was_there_is_kept_but_not_one_of_ours(root: Root) -> None:
+    (root.at / "etc/theirs").write_text("theirs\n")
+    (root.at / "etc/ours").write_text("# Managed by us\n")
+    root.sh(owned.FILES, "own_file ROOT/etc/theirs Managed; own_file ROOT/etc/ours Managed")
+    copy = root.record.first("file")["/etc/theirs"]
+    assert (root.at / f"{paths.OWNED}/{copy}".lstrip("/")).read_text() == "theirs\n"
+    assert root.record.first("file")["/etc/ours"] == "absent"
+
+
+def test_every_merge_is_kept_as_a_pair(root: Root) -> None:
+    for number in range(2):
+        (root.at / "etc/new").write_text(f"{number}\n")
+        root.sh(owned.FILES, "own_merge ROOT/etc/daemon.json ROOT/etc/new && "
+                "mv ROOT/etc/new ROOT/etc/daemon.json")  # fmt: skip
+    keys = root.record.every("merge")["/etc/daemon.json"]
+    folder = root.at / paths.OWNED.lstrip("/")
+    assert [(folder / f"{key}.new").read_text() for key in keys] == ["0\n", "1\n"]
+    assert not (folder / f"{keys[0]}.old").exists()
+    assert (folder / f"{keys[1]}.old").read_text() == "0\n"
+
+
+@pytest.mark.skipif(shutil.which("dpkg-query") is None, reason="Debian's books")
+def test_packages_of_an_interrupted_installation_are_ours_too(root: Root) -> None:
+    """`pending` is from before the first attempt, whichever attempt ends."""
+    root.sh(owned.PACKAGES, "own_before && grep -v '^package \\(tar\\|bash\\) ' $O/pending >$O/p; "
+            "echo 'package bash 0' >>$O/p; echo 'package gone 1' >>$O/p; mv $O/p $O/pending; "
+            "own_before && own_after")  # fmt: skip
+    assert root.record.first("package") == {"tar": "purge"}
+    assert root.record.first("upgraded") == {"bash": "0"}
+    assert root.record.first("gone") == {"gone": "1"}
+
+
+def test_the_rest_of_a_record_is_what_a_later_removal_is_asked_for(root: Root) -> None:
+    lines = ["package\tx\tpurge", f"weights\t{MODEL}\tabsent", "file\t/a\tabsent"]
+    folder = root.at / paths.OWNED.lstrip("/")
+    folder.mkdir(parents=True)
+    (folder / "journal").write_text("\n".join(lines) + "\n")
+    (folder / "1.old").write_text("copy")
+    root.sh("", shell.record(["weights"]))
+    assert set(root.record.lines) == {"weights"}
+    assert [path.name for path in folder.iterdir()] == ["journal"]
+    root.sh("", shell.record([]))
+    assert not folder.exists()
+
+
+def test_state_is_removed_around_the_weights(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    for name in ("models/tiny/x", "ray/sessions/y", ".hidden/z", "firewall/f"):
+        (state / name).parent.mkdir(parents=True)
+        (state / name).write_text("")
+    text = shell.no_state([f"{state}/models", f"{state}/firewall", f"{state}/models/tiny"])
+    text = text.replace(paths.STATE, str(state))
+    subprocess.run(["bash", "-ec", text], check=True)
+    assert sorted(path.name for path in state.iterdir()) == ["firewall", "models"]
+    assert (state / "models/tiny/x").exists()
+
+
+def test_the_fixture_is_what_a_host_prints() -> None:
+    assert FOUND.record.first("weights") == {MODEL: "absent"}
