@@ -206,7 +206,8 @@ def _directories(found: Found, weights_directory: str) -> Iterator[Action]:
 def _what_remains(found: Found, options: Options) -> tuple[Literal["packages", "weights"], ...]:
     """What a later `down` may still be asked to remove, so that the record of it stays."""
     remains: list[Literal["packages", "weights"]] = []
-    if found.record.first("package") and not options.packages:
+    ours = set(found.record.first("package")) & set(found.installed)
+    if ours and (not options.packages or (found.foreign and ours & set(ENGINES))):
         remains.append("packages")
     if found.weights_bytes and options.keep_weights:
         remains.append("weights")

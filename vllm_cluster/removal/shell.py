@@ -11,7 +11,10 @@ from vllm_cluster.plan import paths
 
 STOP_DOCKER = "systemctl --quiet stop docker.socket docker.service"
 RESTART_DOCKER = "systemctl daemon-reload; systemctl restart docker.service"
-NO_TABLE = "nft delete table inet vllm_cluster"
+NO_TABLE = """
+nft delete table inet vllm_cluster
+nft delete table inet vllm_cluster_door 2>/dev/null || true
+"""
 _CHAINS = r"""
 command -v nft >/dev/null || exit 0
 ours() { nft -a list table "$1" "$2" 2>/dev/null; }
@@ -192,16 +195,17 @@ done
 
 def no_directories(made: list[str], spared: Iterable[str]) -> str:
     """Ours where they are empty, deepest first, and what we keep in paths.CONFIG by its names."""
-    cases = "".join(f"{shlex.quote(s)}/) ;; " for s in spared)
     own = f"{paths.SECRETS} {paths.MEMBERS} {paths.FIREWALL} {paths.FIREWALL}.new"
     lines = [f"rm -rf {own} {paths.FIREWALL_STATE} {paths.UNITS_STATE}", "left="]
+    # What holds something that stays is not worth a word.
+    stay = [paths.OWNED, *spared]
     for path in made:
-        if not path.startswith(paths.OWNED):
-            where = shlex.quote(path)
-            lines.append(
-                f"if [ -d {where} ] && ! rmdir {where} 2>/dev/null; then "
-                f'case {where}/ in {cases}{paths.CONFIG}/) ;; *) left="$left {path}" ;; esac; fi'
-            )
+        if path.startswith(paths.OWNED):
+            continue
+        where = shlex.quote(path)
+        quiet = any(f"{each}/".startswith(f"{path}/") for each in stay)
+        told = ":" if quiet else f'left="$left {path}"'
+        lines.append(f"if [ -d {where} ] && ! rmdir {where} 2>/dev/null; then {told}; fi")
     return "\n".join([*lines, '[ -z "$left" ] || { echo "not empty:$left"; exit 9; }'])
 
 
