@@ -31,6 +31,7 @@ ALLOWED = (
     ),
     Allowed("files", r"^/var/lib/dpkg/", "dpkg's own books and backups; `dpkg -l` is compared"),
     Allowed("files", r"^/etc/(passwd|group|shadow|gshadow|subuid|subgid)-$", "backups by useradd"),
+    Allowed("files", r"^/var/lib/ucf/", "books of ucf, which some packages use"),
     Allowed("files", r"^/etc/ld\.so\.cache$", "ldconfig writes it anew, with a date"),
     Allowed("files", r"^/var/lib/systemd/(timers|timesync|random-seed|catalog)", "of systemd"),
     Allowed("settings", r"^fs\.(dentry-state|inode-|file-nr|aio-nr|quota)", "counters"),
