@@ -193,7 +193,7 @@ def _directories(found: Found, weights_directory: str) -> Iterator[Action]:
         mode, _, owner = value.partition(" ")
         where = shlex.quote(path)
         code = f"[ ! -d {where} ] || {{ chmod {mode} {where}; chown {owner} {where}; }}"
-        if path not in record.first("directory"):
+        if path != paths.CONFIG and path not in record.first("directory"):
             yield Action("last", "puts back", f"{path} (mode {mode}, {owner})", code)
     if record.lines:
         yield Action("last", "reloads", "systemd", "systemctl daemon-reload")
