@@ -10,6 +10,7 @@ from pyinfra.context import host
 
 from vllm_cluster.facts.units import UnitState, UnitStates
 from vllm_cluster.operations.refuse import refuse
+from vllm_cluster.plan import paths
 
 _DOWN = ("inactive", "failed")
 
@@ -72,8 +73,8 @@ def _start(units: list[str], *, wait: bool) -> Generator[StringCommand, None, No
     block = "" if wait else " --no-block"
     for unit in units:
         host.log(f"{unit}: starts")
-        # A unit that gave up stays so until its counter is reset.
-        yield StringCommand(f"systemctl reset-failed {unit} 2>/dev/null || true")
+        # A person's will: a unit that gave up begins anew, and none pauses for what failed before.
+        yield StringCommand(f"{paths.SCRIPTS}/attempt held {unit} 2>/dev/null || true")
         logs = f"journalctl --no-pager --output=cat --lines=40 --unit={unit}"
         yield StringCommand(f"systemctl start{block} {unit} || {{ {logs} >&2; exit 1; }}")
 
