@@ -24,6 +24,8 @@ _LAST: dict[Path, list[dict[str, Any]]] = {}
 # is no fault of the hosts.
 _NOT_THERE = {"ray.dashboard", "ray.raylet", "vllm.health"}
 STANDINS: set[Path] = set()
+# Told for a while after the watchdog has mended something: no fault that is there.
+_PAST = {"ray.was-hung", "vllm.was-hung"}
 
 
 def touched(cluster: Cluster) -> None:
@@ -65,7 +67,7 @@ def doctor(cluster: Cluster) -> Said:
     assert done.stdout.startswith("{"), done.stdout + done.stderr
     said = json.loads(done.stdout)
     assert said["exit_code"] == done.returncode
-    found = said["findings"]
+    found = [finding for finding in said["findings"] if finding["id"] not in _PAST]
     if cluster.inventory in STANDINS:
         found = [finding for finding in found if finding["id"] not in _NOT_THERE]
     _LAST[cluster.inventory] = found
