@@ -203,8 +203,10 @@ def test_a_firewall_that_is_active_is_used_and_kept(hosts: Bare, tool: str) -> N
 
 
 def test_firewalls_rules_that_a_reload_would_lose_are_not_lost(hosts: Bare) -> None:
-    hosts.install("firewalld", only=hosts.a)
-    ok(hosts.a, "systemctl start firewalld; until firewall-cmd --state; do sleep 0.1; done")
+    hosts.install("firewalld", "netbase", only=hosts.a)
+    ok(hosts.a, "systemctl start firewalld")
+    running = ("firewall-cmd", "--state")
+    await_true("firewalld", lambda: hosts.a.exec(*running).returncode == 0, timeout_s=60)
     direct = "rule ipv4 filter INPUT 0 -p tcp --dport 9101 -j ACCEPT"
     for add, ask, told in (
         ("--add-port=9100/tcp", "--query-port=9100/tcp", "9100/tcp"),
