@@ -53,7 +53,7 @@ def driver(wanted: Wanted, repository: apt.RepositoryFor, cluster: str) -> Comma
             return
         if differs:
             host.log(differs)
-            yield from _installed(wanted)
+            yield from _installed(state, wanted)
             state = host.get_fact(GpuFact)
         # Only a loaded driver shows whether there are NVSwitches.
         if gpu.lacks_fabric_manager(state):
@@ -72,8 +72,12 @@ def driver(wanted: Wanted, repository: apt.RepositoryFor, cluster: str) -> Comma
     yield from _settings(state)
 
 
-def _installed(wanted: Wanted) -> Commands:
+def _installed(state: GpuState, wanted: Wanted) -> Commands:
     pin, name = gpu.to_install(wanted.driver)
+    held = gpu.held_driver(state)
+    if held:
+        # apt moves a held package only where it is named, not as a dependency of the new driver.
+        yield StringCommand("apt-mark unhold", *[QuoteString(one) for one in held], ">/dev/null")
     yield from packages.install([pin])
     yield from packages.install([name], options=f"{_HELD} --allow-downgrades")
     # Where nothing held the GPUs, the driver serves at once; else the check asks for a reboot.

@@ -228,5 +228,10 @@ def to_hold(state: GpuState, *, driver: bool) -> list[str]:
     return [name for name in driver_set(state.packages) if name not in held]
 
 
+def held_driver(state: GpuState) -> list[str]:
+    """Packages of the driver that nothing may move as long as they are held."""
+    return sorted(_without_toolkit(driver_set(state.held)))
+
+
 def _without_toolkit(packages: Iterable[str]) -> set[str]:
     return {*packages} - {*TOOLKIT_PACKAGES}
