@@ -49,7 +49,15 @@ on_hung_mount() {
   return 1
 }
 
-# Of the nearest directory that exists: before the first deploy ours do not.
+# The nearest directory that exists, in `existing`: before the first deploy ours do not.
+nearest() {
+  existing=$1
+  while [ ! -e "$existing" ]; do existing=${existing%/*}; [ -n "$existing" ] || existing=/; done
+}
+
+# A line a path, in their order.
+disk_lines() { df -B1 --output=target,fstype,size,avail,itotal,iavail "$@" 2>&1 | tail -n +2; }
+
 disk() {
   local path=$1
   while [ ! -e "$path" ]; do path=${path%/*}; [ -n "$path" ] || path=/; done
@@ -66,11 +74,18 @@ largest() {
 }
 
 disks() {
-  local path line full=()
-  for path in / "$state" "$ray_directory" "$docker_root" /var/log; do
+  local path line existing full=() lines=() there=() index
+  local looked=(/ "$state" "$ray_directory" "$docker_root" /var/log)
+  if [ ${#hung[@]} -eq 0 ]; then
+    # One program for all: on a host that is short of CPU every fork is felt.
+    for path in "${looked[@]}"; do nearest "$path"; there+=("$existing"); done
+    mapfile -t lines < <(disk_lines "${there[@]}")
+  fi
+  for index in "${!looked[@]}"; do
+    path=${looked[index]}
     begin disk "$path"
-    # A path of ours may lead to a hung mount by a link, so the limit costs a process only then.
-    if [ ${#hung[@]} -gt 0 ]; then line=$(disk_in_time "$path"); else line=$(disk "$path"); fi
+    # A path of ours may lead to a hung mount by a link, so each has its limit then.
+    if [ ${#lines[@]} -eq ${#looked[@]} ]; then line=${lines[index]}; else line=$(disk_in_time "$path"); fi
     echo "$line"
     local target _ avail inodes free
     read -r target _ _ avail inodes free <<<"$line"

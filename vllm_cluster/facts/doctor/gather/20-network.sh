@@ -2,18 +2,24 @@ cards() {
   begin links
   # Not from /sys/class/net, which in a container shows another network namespace's cards.
   ip -o link show
-  local card
+  local card speed
   for card in /sys/class/net/*; do
-    echo "speed ${card##*/} $(cat "$card/speed" 2>/dev/null)"
+    speed=
+    { read -r speed <"$card/speed"; } 2>/dev/null
+    echo "speed ${card##*/} $speed"
   done
   begin addresses
   ip -o -4 address show
   begin routes
-  local peer name address _
+  local peer name address rest
+  local -A name_of=()
   for peer in "${peers[@]}"; do
-    read -r name address _ <<<"$peer"
-    echo "$name $(ip -o -4 route get "$address" 2>&1 | head -n 1)"
+    read -r name address rest <<<"$peer"
+    name_of[$address]=$name
   done
+  while read -r address rest; do
+    [ -z "${name_of[$address]:-}" ] || echo "${name_of[$address]} $address $rest"
+  done < <(printf 'route get %s\n' "${!name_of[@]}" | ip -o -4 -force -batch - 2>/dev/null)
   begin infiniband
   local port
   for port in /sys/class/infiniband/*/ports/*; do
