@@ -44,6 +44,14 @@ class Cluster:
             cwd=ROOT, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
+    def start(self, *options: str, deploy: str = DEPLOY) -> subprocess.Popen[str]:
+        """Run pyinfra in the background, its words in one stream."""
+        return subprocess.Popen(
+            [BIN / "pyinfra", *options, str(self.inventory), deploy],
+            cwd=ROOT, text=True, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
     def apply(self, deploy: str = DEPLOY) -> dict[str, Any]:
         """Deploy; pyinfra's own results. Fails with its words when a host failed."""
         done = self.pyinfra("--json", "--yes", deploy=deploy)

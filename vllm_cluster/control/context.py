@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from vllm_cluster.control import archive, lock, secrets
+from vllm_cluster.control import lock, secrets
 from vllm_cluster.control import model as model_here
 from vllm_cluster.control.judge import judge
+from vllm_cluster.image import archive
 from vllm_cluster.plan import Plan, make_plan
 from vllm_cluster.plan.weights import UNNAMED, ModelId
 from vllm_cluster.spec import Cluster, DescriptionError, Problem, load

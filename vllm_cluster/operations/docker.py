@@ -2,84 +2,97 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import time
-from collections.abc import Generator
-from pathlib import Path
+import threading
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 from pyinfra.api.command import FunctionCommand, QuoteString, StringCommand
+from pyinfra.api.exceptions import FactProcessError
 from pyinfra.api.facts import FactBase
 from pyinfra.api.host import Host
 from pyinfra.api.operation import operation
 from pyinfra.api.state import State
 from pyinfra.context import host
 
+from vllm_cluster.image.seen import Seen, parse, script
+from vllm_cluster.image.spread import Terms, Wanted, bring
 from vllm_cluster.operations import owned, ssh
+from vllm_cluster.plan import paths
+from vllm_cluster.weights.remote import Remote
 
-_PROGRESS_S = 10
 
-
-class ImageId(FactBase[str]):
-    """The ID of `image` on the host; empty when it is not there or Docker does not run."""
+class ImageSeen(FactBase[Seen]):
+    """Whether `image` is on the host, and whether a run has left something staged."""
 
     @staticmethod
-    def default() -> str:
-        return ""
+    def default() -> Seen:
+        return Seen()
 
     def command(self, image: str) -> StringCommand:
-        inspect = "docker image inspect --format '{{.Id}}'"
-        return StringCommand(inspect, QuoteString(image), "2>/dev/null || true")
+        return StringCommand("sh", "-c", QuoteString(script(image, everything=False)))
 
-    def process(self, output: list[str]) -> str:
-        return output[0].strip() if output else ""
+    def process(self, output: list[str]) -> Seen:
+        try:
+            return parse("\n".join(output))
+        except (ValueError, KeyError) as error:
+            raise FactProcessError(f"not what Docker has: {output[:3]!r}") from error
+
+
+@dataclass
+class _Once:
+    """A fan-out is one thing for all hosts: the first that comes to it does it, the others wait.
+
+    So it is whether hosts work in parallel, in batches or one after the other.
+    """
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    failed: dict[str, str] | None = None
+
+
+_runs: WeakKeyDictionary[State, _Once] = WeakKeyDictionary()
 
 
 @operation()
 def image_present(
-    image: str, archive: Path | None, pull: str | None
+    wanted: Wanted, terms: Terms, addresses: Mapping[str, str]
 ) -> Generator[StringCommand | FunctionCommand, None, None]:
-    """Bring `image` (an ID, or NAME@sha256:…) to the host: from `archive` here, or by `pull`."""
-    if host.get_fact(ImageId, image=image):
-        host.noop(f"{image} is there")
+    """Have the wanted image on every host of the run; `addresses` of all hosts on the fabric."""
+    seen = host.get_fact(ImageSeen, image=wanted.image)
+    if seen.id and not seen.staged:
+        host.noop(f"{wanted.image} is there")
         return
-    host.log(f"{image}: missing")
-    yield StringCommand(owned.first("image", image, "absent"))
-    if archive is not None:
-        yield FunctionCommand(send_image, (archive,), {})
-    if pull is not None:
-        yield StringCommand("docker pull --quiet", QuoteString(pull))
-    yield StringCommand("docker image inspect --format '{{.Id}}'", QuoteString(image))
+    host.log(f"{wanted.image}: {'there; what was staged goes' if seen.id else 'missing'}")
+    if not seen.id:
+        yield StringCommand(owned.first("image", wanted.image, "absent"))
+    yield FunctionCommand(take_part, (wanted, terms, addresses), {})
 
 
-def send_image(state: State, host: Host, archive: Path) -> bool:  # noqa: ARG001  pyinfra's form
-    """Stream `archive` into `docker load` on the host; nothing is stored on the way."""
-    command = ssh.ssh_command(host, "docker", "load", "--quiet")
-    size_bytes = archive.stat().st_size
-    began = told = time.monotonic()
-    with archive.open("rb") as file:
-        process = subprocess.Popen(
-            command, stdin=file, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        while process.poll() is None:
-            time.sleep(0.2)
-            if time.monotonic() - told >= _PROGRESS_S:
-                told = time.monotonic()
-                # ssh shares our file position: what it has read is what it has sent.
-                _tell(host, file.fileno(), size_bytes, told - began)
-        words = process.stdout.read() if process.stdout else ""
-    if process.returncode:
-        return ssh.failed(host, f"loading {archive.name}", command, words)
-    rate = size_bytes / 2**20 / (time.monotonic() - began)
-    host.log(f"{archive.name}: {size_bytes / 2**30:.1f} GiB at {rate:.0f} MiB/s")
-    return True
+def take_part(
+    state: State, host: Host, wanted: Wanted, terms: Terms, addresses: Mapping[str, str]
+) -> bool:
+    """Do it for all hosts, or wait until another has; say what became of this one."""
+    run = _runs.setdefault(state, _Once())
+    with run.lock:
+        if run.failed is None:
+            others = {name: state.inventory.get_host(name) for name in addresses}
+            # A host beyond --limit may give the image; one that failed earlier is left alone.
+            usable = {
+                name: other
+                for name, other in others.items()
+                if other in state.active_hosts or not state.is_host_in_limit(other)
+            }
+            receivers = [name for name, other in usable.items() if other in state.active_hosts]
+            remotes = {name: _remote(other) for name, other in usable.items()}
+            run.failed = bring(wanted, terms, remotes, addresses, tuple(receivers))
+    reason = run.failed.get(host.name)
+    if reason is not None:
+        host.log_styled(f"the image is not on this host: {reason}", fg="red")
+    return reason is None
 
 
-def _tell(host: Host, descriptor: int, size_bytes: int, seconds: float) -> None:
-    done = os.lseek(descriptor, 0, os.SEEK_CUR)
-    rate = done / seconds
-    left_s = (size_bytes - done) / rate if rate else 0
-    host.log(
-        f"{done / 2**30:.1f} of {size_bytes / 2**30:.1f} GiB, {rate / 2**20:.0f} MiB/s, "
-        f"{left_s:.0f} s left"
-    )
+def _remote(host: Host) -> Remote:
+    def reach(line: str) -> list[str]:
+        return ssh.ssh_command(host, "sh", "-c", line)
+
+    return Remote(host.name, paths.AGENT, "", reach, host.log)

@@ -15,6 +15,8 @@ def ssh_options(host: Host) -> list[str]:
     """Options of `ssh` that lead to `host` as pyinfra itself reaches it."""
     data = host.data
     options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}"]
+    # A host that lost power closes no connection.
+    options += ["-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3"]
     options += ["-o", f"StrictHostKeyChecking={data.get('ssh_strict_host_key_checking') or 'yes'}"]
     if data.get("ssh_config_file"):
         options += ["-F", data.get("ssh_config_file")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from vllm_cluster.plan import containers, environment
+from vllm_cluster.plan.image import local_tag
 from vllm_cluster.plan.model import Container, HostPlan, Plan, Rank
 from vllm_cluster.plan.ports import allowed, port_uses
 from vllm_cluster.plan.ranks import rank_map
@@ -24,7 +25,7 @@ def make_plan(
     """
     parallel = concrete(description)
     ray = uses_ray(description)
-    image = image_id or description.image.reference
+    image = image_id or local_tag(description.image.reference)
     weights = weights_plan(description, model_id)
     addresses = tuple(str(host.address) for host in description.hosts.values())
     common = _Common(image, weights.path, addresses, ray)

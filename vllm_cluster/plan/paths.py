@@ -33,8 +33,6 @@ RPC = f"{RAY}/rpc"
 # Compiled kernels and graphs, kept so that a restart need not compile them again.
 COMPILE_CACHE = f"{STATE}/compile-cache"
 VLLM_CONFIG = f"{CONFIG}/vllm"
-# Places and checks the weights; a zipapp for the host's own python3.
-WEIGHTS_AGENT = f"{SCRIPTS}/weights-agent.pyz"
 # What is known of a model on a file system that hosts only read: its manifest, how its files look.
 WEIGHTS_NOTES = f"{STATE}/weights"
 # What the month's reading of all weights found.

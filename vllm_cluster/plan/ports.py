@@ -18,12 +18,16 @@ def port_uses(description: Description, *, ray: bool) -> tuple[PortUse, ...]:
     """The plan's ports; Ray's only where Ray runs."""
     p = description.ports
     api = PortUse("vllm api", *_one(description.serve.port), "head", "all", "api")
-    copied = description.weights.storage == "nvme" and len(description.hosts) > 1
+    several = len(description.hosts) > 1
+    copied = description.weights.storage == "nvme" and several
     weights = PortUse(
         "weights, while they spread", p.weights_first, p.weights_last, "every host", "fabric",
         "cluster",
     )  # fmt: skip
-    own = (api, weights) if copied else (api,)
+    images = PortUse(
+        "images, while they spread", *_one(p.images), "every host", "fabric", "cluster"
+    )
+    own = (api, *([images] if several else []), *([weights] if copied else []))
     if not ray:
         return own
     return (

@@ -67,7 +67,7 @@ class WeightsPlan:
 
     def agent(self) -> tuple[str, ...]:
         """The agent with its root, as a command of a host."""
-        return ("/usr/bin/python3", paths.WEIGHTS_AGENT, "--root", self.root)
+        return ("/usr/bin/python3", paths.AGENT, "--root", self.root)
 
     def aside(self) -> tuple[str, ...]:
         """Where the agent finds a model that it did not place, and its notes about it."""

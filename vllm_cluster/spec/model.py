@@ -172,6 +172,7 @@ class Ports(Section):
     metrics: Port = 6385
     autoscaler_metrics: Port = 6386
     dashboard_metrics: Port = 6387
+    images: Port = 6388
     dashboard: Port = 8265
     client: Port = 10001
     weights_first: Port = 6390

@@ -2,17 +2,23 @@
 
 from pyinfra.api.deploy import deploy
 
+from vllm_cluster.image.spread import Terms, Wanted
 from vllm_cluster.operations import docker
 from vllm_cluster.steps import here
 
 
 @deploy("Image")
 def image_step() -> None:
-    """Send or pull the image where it is missing."""
-    plan = here.plan()
+    """Fetch the image once, then bring it from host to host, where it is missing."""
+    known, plan = here.known(), here.plan()
+    description = known.cluster.description
     docker.image_present(
         name="Have the image with vLLM and Ray",
-        image=plan.image,
-        archive=here.known().archive,
-        pull=plan.image_pull,
+        wanted=Wanted(plan.image, known.archive, plan.image_pull),
+        terms=Terms(
+            description.ports.images,
+            known.secrets.get("ray_token", ""),
+            description.storage.reserve,
+        ),
+        addresses={name: other.address for name, other in plan.hosts.items()},
     )

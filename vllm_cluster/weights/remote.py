@@ -147,8 +147,13 @@ class Told:
 
 def progress(state: State) -> str:
     """Bytes, rate, time left, from whom, who was passed by and why."""
-    have, total = state["have_bytes"] / 2**30, state["total_bytes"] / 2**30
-    parts = [f"{state['phase']}, {have:.2f} of {total:.2f} GiB"]
+    have, total = state["have_bytes"], state["total_bytes"]
+    parts = [str(state["phase"])]
+    if total or have:
+        of = f" of {total / 2**30:.2f}" if total else ""
+        parts.append(f"{have / 2**30:.2f}{of} GiB")
+    elif (seconds := state.get("updated", 0) - state.get("started", 0)) >= 1:
+        parts.append(f"for {seconds:.0f} s")
     if state.get("rate_bytes_s") and state["phase"] not in _FINAL:
         parts.append(f"{state['rate_bytes_s'] / 1e6:.1f} MB/s")
     if state.get("from") and state["phase"] == "fetching":

@@ -37,7 +37,7 @@ def test_an_organisation_is_part_of_the_directorys_name() -> None:
 
 def test_a_unit_checks_model_revision_and_identity_and_notes_that_it_uses_them() -> None:
     words = plan().weights.check("vllm.service")
-    assert words[:2] == ("/usr/bin/python3", paths.WEIGHTS_AGENT)
+    assert words[:2] == ("/usr/bin/python3", paths.AGENT)
     text = " ".join(words)
     assert "check --model llama-3.3-70b-instruct --revision v1 --identity " + "a" * 64 in text
     assert text.endswith("--pin vllm.service")

@@ -12,6 +12,7 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -74,6 +75,32 @@ def _print(answer: Any, as_json: bool) -> None:
         print(line)
 
 
+def _image(command: str) -> Any:
+    """A command for images: its module is imported when it is called."""
+
+    def run(layout: Layout, options: argparse.Namespace) -> Any:
+        from vllm_cluster.weights.agent import image_commands  # noqa: PLC0415
+
+        return getattr(image_commands, command)(layout, options)
+
+    return run
+
+
+def _add_image_verbs(verb: Callable[[str, Any, str], argparse.ArgumentParser]) -> None:
+    added = verb("image-pull", _image("pull"), "let Docker pull an image, and note its ID")
+    added.add_argument("--reference", required=True, help="NAME@sha256:…")
+    added.add_argument("--tag", required=True, help="the name that it keeps on this host")
+    added.add_argument("--into", type=Path, required=True)
+    added = verb("image-export", _image("export"), "take layers of an image out of Docker")
+    added.add_argument("--image", required=True, help="its ID")
+    added.add_argument("--layers", required=True, help="diff IDs, separated by commas")
+    added.add_argument("--into", type=Path, required=True)
+    added.add_argument("--seed", action="store_true", help="for a tree that is to be fetched")
+    added = verb("image-load", _image("load"), "give a placed tree to Docker")
+    added.add_argument("--wish", required=True, help="tree and tags, JSON: a file, or -")
+    added.add_argument("--detach", action="store_true")
+
+
 def _parser() -> argparse.ArgumentParser:
     # A width, or argparse imports shutil to ask the terminal, at every start.
     shape = partial(argparse.HelpFormatter, width=100)
@@ -109,6 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("--exclude", action="append", default=[])
     added.add_argument("--reserve-bytes", type=int, default=1 << 30)
     added.add_argument("--workers", type=int, default=8)
+    _add_image_verbs(verb)
     added = verb("check", commands.check_model, "a glance: is this model placed, whole, the one?")
     added.add_argument("--model", required=True)
     added.add_argument("--revision", required=True)

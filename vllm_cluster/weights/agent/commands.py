@@ -33,36 +33,36 @@ _NOT_WHOLE = 4
 
 
 def take_part(layout: Layout, options: Namespace) -> Answer:
-    text = _read(options.job)
+    text = read_text(options.job)
     job = parse_job(text)
     key = key_for(job.model, job.identity)
     if options.detach:
-        return _detached(layout, key, text, [options.how, "--job"])
+        return detached(layout, key, text, [options.how, "--job"])
     with job_lock(layout, key):
         try:
             state = Part(layout, job).run(options.how)
         finally:
-            _forget_text(layout, key, options.job)
+            forget_text(layout, key, options.job)
     return 0, {**state, "lines": [f"{job.me}: {state['path']} is placed"]}
 
 
 def obtain_model(layout: Layout, options: Namespace) -> Answer:
     from vllm_cluster.weights.agent.obtain import obtain, parse_wish  # noqa: PLC0415
 
-    text = _read(options.wish)
+    text = read_text(options.wish)
     wish = parse_wish(text)
     key = adoption_key(wish.model, wish.revision)
     if options.detach:
-        return _detached(layout, key, text, ["obtain", "--wish"])
+        return detached(layout, key, text, ["obtain", "--wish"])
     with job_lock(layout, key):
         try:
             placed = obtain(layout, wish)
         finally:
-            _forget_text(layout, key, options.wish)
+            forget_text(layout, key, options.wish)
     return 0, {**_described(layout, placed), "lines": [placed.manifest.identity]}
 
 
-def _detached(layout: Layout, key: str, text: str, arguments: list[str]) -> Answer:
+def detached(layout: Layout, key: str, text: str, arguments: list[str]) -> Answer:
     from vllm_cluster.weights.agent import detach  # noqa: PLC0415
 
     layout.make()
@@ -74,7 +74,7 @@ def _detached(layout: Layout, key: str, text: str, arguments: list[str]) -> Answ
     return 0, {**state, "lines": [f"{key} {word}: {state.get('phase', '?')}"]}
 
 
-def _forget_text(layout: Layout, key: str, given: str) -> None:
+def forget_text(layout: Layout, key: str, given: str) -> None:
     """Our own copy of a job carries the token: it goes with the job's end. A killed job's stays,
     the unit is started again with it."""
     if given == str(layout.jobs / f"{key}.job"):
@@ -256,7 +256,7 @@ def unpin_model(layout: Layout, options: Namespace) -> Answer:
     return 0, {"users": users_of(layout, options.key), "lines": []}
 
 
-def _read(path: str) -> str:
+def read_text(path: str) -> str:
     try:
         return sys.stdin.read() if path == "-" else Path(path).read_text()
     except OSError as exc:

@@ -28,7 +28,8 @@ class Wish:
     sources: {"kind": "directory", "path", "mode", "files"} for what is on this host, where files,
     if given, is the list that must be there ([{"path", "size", "sha256" or null}]); or
     {"kind": "download", "argv": [...], "into": DIR} for a command that fills DIR, resumes when run
-    again, writes DIR.expected.json and says in its last line what went wrong.
+    again, writes DIR.expected.json and says in its last line what went wrong; "phase" is the word
+    for it, else "downloading".
     A revision that is placed and whole is not read again, unless `again`.
     """
 
@@ -114,7 +115,7 @@ def _from_one(layout: Layout, wish: Wish, source: dict[str, Any], progress: Prog
     if source["kind"] == "download":
         where, mode = Path(source["into"]), "move"
         listed = where.with_name(where.name + EXPECTED_SUFFIX)
-        progress.enter("downloading", **{"from": source["argv"][0]})
+        progress.enter(source.get("phase", "downloading"), **{"from": source["argv"][0]})
         _download(source["argv"], where, listed, progress)
         expected = read_expected(listed)
     else:

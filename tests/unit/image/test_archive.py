@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vllm_cluster.control.archive import image_id
+from vllm_cluster.image.archive import image_id
 
 DIGEST = "ab" * 32
 
