@@ -88,6 +88,8 @@ def parse(output: str) -> Seen:
             images.append(Image(image_id, int(size), tuple(json.loads(layers) or ())))
         else:
             words[key] = rest.strip()
+    if "id" not in words:
+        raise ValueError(f"not what a host says of its Docker: {output[:200]!r}")
     mbit = words.get("mbit", "")
     return Seen(
         id=words["id"],

@@ -138,10 +138,12 @@ class _Run:
         )  # fmt: skip
         remotes = {name: hosts.remote(name) for name in members}
         ends = spread(remotes, jobs, frozenset({source.host}))
+        given = ends[source.host]
         for name in receivers:
             end = ends[name]
             if isinstance(end, RemoteError):
-                hosts.fail([name], str(end))
+                also = f"; {given}" if isinstance(given, RemoteError) else ""
+                hosts.fail([name], f"{end}{also}")
 
     def _load(self, load: Cargo, name: str) -> None:
         model, revision = load.name

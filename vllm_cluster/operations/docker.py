@@ -35,7 +35,7 @@ class ImageSeen(FactBase[Seen]):
     def process(self, output: list[str]) -> Seen:
         try:
             return parse("\n".join(output))
-        except (ValueError, KeyError) as error:
+        except ValueError as error:
             raise FactProcessError(f"not what Docker has: {output[:3]!r}") from error
 
 

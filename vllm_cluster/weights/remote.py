@@ -162,6 +162,8 @@ def progress(state: State) -> str:
         parts.append(f"{state['left_s']:.0f} s left")
     parts += [f"{name} passed by ({why})" for name, why in state.get("passed_by", {}).items()]
     parts += state.get("complaints", [])[-1:]
+    if state.get("error"):
+        parts.append(state["error"]["reason"])
     return ", ".join(parts)
 
 

@@ -1,5 +1,6 @@
 """The ID of an image archive, read without Docker."""
 
+import gzip
 import io
 import json
 import tarfile
@@ -7,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from vllm_cluster.image.archive import image_id
+from tests.lab.images.made import TAG, Made, make, write
+from vllm_cluster.image.archive import image_id, layer, read
 
 DIGEST = "ab" * 32
 
@@ -60,3 +62,32 @@ def test_a_tar_without_manifest_is_refused(tmp_path: Path) -> None:
         pass
     with pytest.raises(ValueError, match=r"no manifest\.json"):
         image_id(path)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_layers_are_read_as_their_diff_ids_count_them(tmp_path: Path, packed: bool) -> None:
+    made = make([(1, 5000), (2, 70000)])
+    path = write(made, tmp_path / "image.tar")
+    if packed:
+        zipped = Made(made.id, made.diff_ids, made.config, tuple(map(gzip.compress, made.layers)))
+        path = write(zipped, tmp_path / "packed.tar")
+    found = read(path)
+    assert (found.id, found.layers, found.tags) == (made.id, made.diff_ids, (TAG,))
+    for diff_id, content in zip(made.diff_ids, made.layers, strict=True):
+        with layer(found, diff_id) as stream:
+            assert stream.read() == content
+
+
+def test_a_configuration_that_is_not_the_named_one_is_refused(tmp_path: Path) -> None:
+    made = make([(1, 5000)])
+    other = Made(made.id, made.diff_ids, made.config + b" ", made.layers)
+    with pytest.raises(ValueError, match="is not that of sha256:"):
+        read(write(other, tmp_path / "image.tar"))
+
+
+def test_layers_that_nothing_here_can_unpack_are_told(tmp_path: Path) -> None:
+    made = make([(1, 5000)])
+    other = Made(made.id, made.diff_ids, made.config, (b"\x28\xb5\x2f\xfd and so on",))
+    found = read(write(other, tmp_path / "image.tar"))
+    with pytest.raises(ValueError, match="zstd"), layer(found, made.diff_ids[0]):
+        pass

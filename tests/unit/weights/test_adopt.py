@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from vllm_cluster.weights.agent.adopt import Adoption, adopt
+from vllm_cluster.weights.agent.check import glance
 from vllm_cluster.weights.agent.errors import WeightsError
 from vllm_cluster.weights.agent.layout import Layout, Placed
 from vllm_cluster.weights.agent.scan import scan as real_scan
@@ -70,6 +71,7 @@ def test_moving_takes_the_download_away(layout: Layout, source: Path) -> None:
     placed = place(layout, source, mode="move")
     assert not source.exists()
     assert (placed.directory / "model.safetensors").stat().st_nlink == 1
+    assert glance(placed).ok, "its files changed their ctime when the source went"
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from vllm_cluster.weights.agent.layout import (
 )
 from vllm_cluster.weights.agent.part import threads
 from vllm_cluster.weights.agent.pool import in_threads
-from vllm_cluster.weights.agent.publish import point, prune, publish
+from vllm_cluster.weights.agent.publish import point, prune, publish, write_stamps
 from vllm_cluster.weights.agent.scan import SourceFile, find_model_dir, scan
 from vllm_cluster.weights.agent.take import Taker
 from vllm_cluster.weights.agent.tree import Tree
@@ -133,6 +133,8 @@ def adopt(layout: Layout, wish: Adoption, progress: Callable[[int, int], None]) 
     tree.close()
     if mode == "move" or wish.mode == "move":
         remove_tree(wish.source)
+        # A file that loses its other name changes its ctime, and would pass for written to.
+        write_stamps(target, manifest)
     point(layout, wish.model, wish.revision, key_of(manifest))
     prune(layout, key_of(manifest), wish.keep)
     return Placed(key_of(manifest), target, manifest)

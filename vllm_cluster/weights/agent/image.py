@@ -218,7 +218,7 @@ def _docker(*words: str) -> str:
             [_DOCKER, *words],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=told, text=True, check=False,
         )  # fmt: skip
-        _judge(done.returncode, told, " ".join(words[:2]))
+        _judge(done.returncode, told, " ".join(words))
     return done.stdout.strip()
 
 

@@ -94,6 +94,7 @@ class Part:
         how: "pull" fetches what is missing; "serve" fails when the model is not placed here and
         whole; "repair" reads every byte first.
         """
+        self.progress.enter("starting")
         try:
             self._join(how)
             self._see_off()
