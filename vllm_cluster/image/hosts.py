@@ -68,7 +68,7 @@ class Hosts:
         """Let the agent there place `model`, detached, and wait. Raises RemoteError."""
         wish = {
             "model": model.model, "revision": model.revision, "sources": [source], "me": name,
-            "reserve_bytes": self.reserve_bytes, "again": again,
+            "reserve_bytes": 0, "again": again,  # check_room() saw to it
         }  # fmt: skip
         return self.detached(name, "obtain", "--wish", wish)
 
@@ -84,7 +84,9 @@ class Hosts:
 
     def check_room(self, name: str, needed_bytes: int) -> None:
         """Raises RemoteError where Docker's disk cannot take it; what is staged there counts."""
-        seen, spare = self.seen[name], self.reserve_bytes
+        seen = self.seen[name]
+        # As everywhere: of a small disk no more than a twentieth.
+        spare = min(self.reserve_bytes, seen.total_bytes // 20)
         short = needed_bytes + spare - seen.free_bytes - seen.held_bytes
         if short <= 0:
             return

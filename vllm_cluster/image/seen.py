@@ -23,7 +23,7 @@ echo "id $id"; echo "other $other"; echo "root $root/$staging"; echo "staged ${s
 docker info --format 'driver {{.Driver}} {{json .DriverStatus}}' || exit 1
 near=$root; while [ ! -e "$near" ]; do near=$(dirname "$near"); done
 echo "held $(du -s -B1 "$root/$staging" 2>/dev/null | cut -f1)"
-echo "free $(df -B1 --output=avail "$near" | tail -n1)"
+echo "disk $(df -B1 --output=avail,size "$near" | tail -n1)"
 card=$(ip -o addr show 2>/dev/null | awk -v a="$address/" 'index($4, a) == 1 { print $2; exit }')
 echo "mbit $(cat "/sys/class/net/$card/speed" 2>/dev/null)"
 images=$(docker image ls --all --quiet --no-trunc | sort -u)
@@ -46,7 +46,7 @@ class Image:
 class Seen:
     """`id` of the wanted image, empty where it is missing; `staging` our directory for files.
 
-    Room for it: `free_bytes`, and the `held_bytes` that an interrupted run has filled already.
+    Room for it: `free_bytes` of the disk's `total_bytes`, and the `held_bytes` that an interrupted run has filled already.
     `other` is the ID of one that was pulled under its registry's name only. `store` is Docker's
     graph driver, `containerd` where it keeps images in containerd's store instead.
     """
@@ -58,6 +58,7 @@ class Seen:
     store: str = ""
     containerd: bool = False
     free_bytes: int = 0
+    total_bytes: int = 0
     held_bytes: int = 0
     link_mbit: float | None = None
     images: tuple[Image, ...] = field(default=())
@@ -90,7 +91,7 @@ def parse(output: str) -> Seen:
             words[key] = rest.strip()
     if "id" not in words:
         raise ValueError(f"not what a host says of its Docker: {output[:200]!r}")
-    mbit = words.get("mbit", "")
+    mbit, disk = words.get("mbit", ""), words.get("disk", "").split() or ["0", "0"]
     return Seen(
         id=words["id"],
         other=words.get("other", ""),
@@ -99,7 +100,8 @@ def parse(output: str) -> Seen:
         store=words.get("driver", "").partition(" ")[0],
         # https://docs.docker.com/engine/storage/containerd/: DriverStatus names the snapshotter.
         containerd="io.containerd.snapshotter" in words.get("driver", ""),
-        free_bytes=int(words.get("free") or 0),
+        free_bytes=int(disk[0]),
+        total_bytes=int(disk[1]),
         held_bytes=int(words.get("held") or 0),
         link_mbit=float(mbit) if mbit.isdigit() and int(mbit) > 0 else None,
         images=tuple(images),

@@ -132,7 +132,7 @@ class _Run:
             token=token_of(secret, model.identity) if secret else new_token(),
             port=self.terms.port,
             options={
-                "reserve_bytes": self.terms.reserve_bytes,
+                "reserve_bytes": 0,  # check_room() saw to it
                 "limits": {"connections": connections_for(min(rates, default=None))},
             },
         )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pyinfra.api.deploy import deploy
 
+from vllm_cluster.image.seen import STAGING
 from vllm_cluster.operations import files, packages, storage
 from vllm_cluster.operations.files import Directory, File
 from vllm_cluster.plan import paths
@@ -86,7 +87,11 @@ def _needs() -> tuple[Need, ...]:
     if image_bytes is None:
         image_bytes = known.archive.stat().st_size if known.archive else _PULLED_IMAGE_BYTES
     return (
-        Need("the image", _store() or "docker", image_bytes, present=plan.image),
+        # Of the layers that a host lacks, which are not known yet, the image step counts every copy.
+        Need(
+            "the image", _store() or "docker", image_bytes,
+            present=plan.image, staging=f"{_store() or DOCKER_STORE}/{STAGING}",
+        ),
         Need(
             "the weights", plan.weights_directory, _weights_bytes(),
             present=plan.model_path, staging=f"{plan.weights_directory}/.staging",

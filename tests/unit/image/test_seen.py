@@ -12,7 +12,7 @@ root /var/lib/docker/vllm-cluster-images
 staged no
 driver overlay2 [["Backing Filesystem","extfs"],["Supports d_type","true"]]
 held
-free 71234567890
+disk  71234567890 100000000000
 mbit 25000
 image sha256:aa 1024 ["sha256:11","sha256:22"]
 image sha256:bb 0 null
@@ -23,7 +23,8 @@ def test_images_room_and_link() -> None:
     seen = parse(OVERLAY2)
     assert (seen.id, seen.other, seen.staged, seen.containerd) == ("", "", False, False)
     assert seen.staging == "/var/lib/docker/vllm-cluster-images"
-    assert (seen.free_bytes, seen.held_bytes, seen.link_mbit) == (71234567890, 0, 25000.0)
+    assert (seen.free_bytes, seen.total_bytes, seen.held_bytes) == (71234567890, 10**11, 0)
+    assert seen.link_mbit == 25000.0
     assert seen.images == (
         Image("sha256:aa", 1024, ("sha256:11", "sha256:22")),
         Image("sha256:bb", 0, ()),
