@@ -46,7 +46,8 @@ class Image:
 class Seen:
     """`id` of the wanted image, empty where it is missing; `staging` our directory for files.
 
-    Room for it: `free_bytes` of the disk's `total_bytes`, and the `held_bytes` that an interrupted run has filled already.
+    Room for it: `free_bytes` of the disk's `total_bytes`, and the `held_bytes` that an interrupted
+    run has filled already.
     `other` is the ID of one that was pulled under its registry's name only. `store` is Docker's
     graph driver, `containerd` where it keeps images in containerd's store instead.
     """

@@ -87,7 +87,7 @@ def _needs() -> tuple[Need, ...]:
     if image_bytes is None:
         image_bytes = known.archive.stat().st_size if known.archive else _PULLED_IMAGE_BYTES
     return (
-        # Of the layers that a host lacks, which are not known yet, the image step counts every copy.
+        # The image step knows which layers a host lacks, and counts every copy of them.
         Need(
             "the image", _store() or "docker", image_bytes,
             present=plan.image, staging=f"{_store() or DOCKER_STORE}/{STAGING}",
