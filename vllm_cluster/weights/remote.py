@@ -158,7 +158,7 @@ def progress(state: State) -> str:
         parts.append(f"{state['rate_bytes_s'] / 1e6:.1f} MB/s")
     if state.get("from") and state["phase"] == "fetching":
         parts.append(f"from {state['from']}")
-    if state.get("left_s"):
+    if state.get("left_s") and state["phase"] not in _FINAL:
         parts.append(f"{state['left_s']:.0f} s left")
     parts += [f"{name} passed by ({why})" for name, why in state.get("passed_by", {}).items()]
     parts += state.get("complaints", [])[-1:]
