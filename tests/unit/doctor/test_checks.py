@@ -74,7 +74,7 @@ def test_ports_in_the_ephemeral_range_are_a_warning_unless_reserved() -> None:
     case = changed(sound(), "node-a", system=system)
     assert first(case).id == "host.ports-ephemeral"
     assert first(case).severity == "warning"
-    reserved = replace(system, reserved=((6379, 6387), (6390, 6399), (8000, 8000), (8265, 8265),
+    reserved = replace(system, reserved=((6379, 6388), (6390, 6399), (8000, 8000), (8265, 8265),
                                          (10001, 10001), (20000, 20999)))  # fmt: skip
     assert ids(changed(sound(), "node-a", system=reserved)) == []
 
