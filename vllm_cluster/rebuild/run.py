@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
-import vllm_cluster
 from vllm_cluster.control import fingerprints
 from vllm_cluster.control.context import Context
+from vllm_cluster.control.deploys import run_deploy
 from vllm_cluster.control.fingerprints import Kept
 from vllm_cluster.control.run_lock import holding
 from vllm_cluster.doctor.reach import ANSWER_TIMEOUT_S, root_command, run, ssh_argv
@@ -24,7 +22,7 @@ from vllm_cluster.seed import host_key
 
 Say = Callable[[str], None]
 Ask = Callable[[str], bool]
-DEPLOY = "deploys/cluster.py"
+DEPLOY = "cluster.py"
 # Every file under /etc is hashed, on a machine that has just begun to work.
 _FINGERPRINT_TIMEOUT_S = 5 * ANSWER_TIMEOUT_S
 
@@ -134,14 +132,8 @@ class Rebuild:
 
     def deploy(self) -> None:
         """Bring the whole cluster to its description. Raises RebuildError."""
-        root = Path(vllm_cluster.__file__).parent.parent
-        root = root if (root / DEPLOY).is_file() else Path.cwd()
-        program = Path(sys.executable).with_name("pyinfra")
-        inventory = self.known.cluster.file.with_suffix(".py")
-        argv = [str(program), "-y", "--fail-percent", "0", str(inventory), DEPLOY]
-        self.say(f"deploying: {' '.join(argv)}")
-        done = subprocess.run(argv, cwd=root, check=False, stdin=subprocess.DEVNULL)
-        if done.returncode:
+        self.say(f"deploying {DEPLOY} to all hosts of {self.known.cluster.file.name}")
+        if run_deploy(self.known.cluster.file, DEPLOY):
             raise RebuildError(
                 f"{self.name}: the deploy failed as shown above; mend that and run this again"
             )
