@@ -11,7 +11,8 @@ rebuild: $(VENV) ## Make a host again from nothing (HOST=node-b INV=inventories/
 	$(BIN)/vllm-cluster rebuild $(INV:.py=.yaml) --host $(HOST)
 
 test-rebuild: $(VENV) reference ## Wipe lab hosts to a bare OS and rebuild them: root, half an hour
-	$(BIN)/pytest tests/lab/test_rebuild_lab.py tests/lab/test_rebuild_vllm.py
+	$(BIN)/pytest tests/lab/test_rebuild_machine.py tests/lab/test_rebuild_lab.py \
+	  tests/lab/test_rebuild_vllm.py
 
 test-seed: $(VENV) ## Hold seeds against the installers' own checkers: root, minutes
 	$(BIN)/pytest tests/unit/seed tests/lab/test_seed_checkers.py
