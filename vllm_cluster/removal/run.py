@@ -132,9 +132,12 @@ def _serves_files(found: Found) -> bool:
 def _phase(job: Job, phase: Phase, say: Say) -> None:
     actions = [action for action in job.removal.actions if action.phase == phase]
     outcome, target = job.outcome, job.target
+    # What still runs keeps its files and its firewall; the next call goes on from here.
+    if any(what == _HOST or what.startswith("stops ") for what, _ in outcome.failed):
+        return
     if phase == "firewall" and job.removal.actions:
         _other_firewalls(job)
-    if not actions or any(what == _HOST for what, _ in outcome.failed):
+    if not actions:
         return
     say(target.name, f"{_WORDS[phase]}: {len(actions)}")
     done = run(target.command("bash -s"), script(actions), _PHASE_TIMEOUT_S)
