@@ -58,7 +58,9 @@ def _our_units(found: Found, *kinds: str) -> list[str]:
     ]  # fmt: skip
     order = [f"{name}.service" for name in containers.EVERY]
     known = {name: at for at, name in enumerate(order)}
-    return sorted(ours, key=lambda name: (not name.endswith(".timer"), known.get(name, 99), name))
+    # What watches ends before what it watches.
+    watches = (".timer", "@.service")
+    return sorted(ours, key=lambda name: (not name.endswith(watches), known.get(name, 99), name))
 
 
 def _units(found: Found) -> Iterator[Action]:

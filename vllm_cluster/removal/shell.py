@@ -42,7 +42,9 @@ done; done
 
 
 def no_unit(name: str) -> str:
-    """Stopped, not started at boot, and not remembered as failed."""
+    """Stopped, not started at boot, and not remembered as failed; of a template every instance."""
+    if "@." in name:
+        return f"systemctl --quiet stop {shlex.quote(name.replace('@.', '@*.'))}"
     return (
         f"systemctl --quiet disable --now {name} && "
         f"{{ systemctl reset-failed {name} 2>/dev/null || true; }}"

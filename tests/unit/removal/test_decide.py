@@ -20,6 +20,7 @@ file\t{UNITS}/vllm.service\tabsent
 wrote\t{UNITS}/vllm.service\tcc
 file\t{UNITS}/watch.timer\tabsent
 wrote\t{UNITS}/watch.timer\tdd
+file\t{UNITS}/watch@.service\tabsent
 file\t{UNITS}/srv-nvme.mount\tabsent
 file\t/etc/x.conf\t1234.before
 wrote\t/etc/x.conf\tee
@@ -36,7 +37,8 @@ FOUND = Found(
     record=parse(JOURNAL),
     now={
         f"{UNITS}/ray-head.service": "bb", f"{UNITS}/vllm.service": "cc",
-        f"{UNITS}/watch.timer": "dd", f"{UNITS}/srv-nvme.mount": "ff", "/etc/x.conf": "ee",
+        f"{UNITS}/watch@.service": "gg", f"{UNITS}/watch.timer": "dd",
+        f"{UNITS}/srv-nvme.mount": "ff", "/etc/x.conf": "ee",
     },
     before={"1234.before": "99"},
     weights_bytes={MODEL: 2**30},
@@ -60,7 +62,9 @@ def kept(removal: Removal) -> str:
 
 def test_units_stop_in_order_and_mounts_go_later() -> None:
     stops = [a.what for a in decided().actions if a.phase == "stop"]
-    assert stops == ["watch.timer", "vllm.service", "ray-head.service"]
+    assert stops == ["watch.timer", "watch@.service", "vllm.service", "ray-head.service"]
+    template = next(a.shell for a in decided().actions if a.what == "watch@.service")
+    assert template == "systemctl --quiet stop 'watch@*.service'"
     assert whats(decided(), "unmounts") == ["srv-nvme.mount"]
 
 
