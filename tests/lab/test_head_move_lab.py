@@ -74,7 +74,9 @@ def assert_roles(cluster: Cluster, head: str, workers: set[str]) -> None:
         assert containers(cluster, host) == want, host
         assert secrets(cluster, host) == {"ray-token", *(["api-key"] if host == head else [])}
         assert lets_in(cluster, host) == (host == head), host
-        said = cluster.on(host, "systemctl is-enabled ray-head ray-worker vllm", check=False)
+        said = cluster.on(
+            host, f"for u in {' '.join(OURS)}; do systemctl is-enabled $u 2>/dev/null; done; true"
+        )
         assert said.split().count("enabled") == len(want), said
         assert cluster.on(host, "systemctl --failed --no-legend --plain") == ""
     address = cluster.lab.host(head).address
