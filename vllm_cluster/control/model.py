@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from vllm_cluster.spec import Cluster
+from vllm_cluster.weights.agent.aside import hash_file
 from vllm_cluster.weights.agent.errors import WeightsError
 from vllm_cluster.weights.agent.scan import SourceFile, find_model_dir, scan
 from vllm_cluster.weights.manifest import (
@@ -94,7 +95,7 @@ def _hash(files: Sequence[SourceFile], model: str, revision: str | None) -> Mani
     done_bytes = 0
     entries: list[FileEntry] = []
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        for entry in pool.map(partial(_entry, chunk_bytes), files):
+        for entry in pool.map(partial(hash_file, chunk_bytes=chunk_bytes), files):
             entries.append(entry)
             done_bytes += entry.size_bytes
             _progress(done_bytes, total_bytes)
@@ -104,18 +105,6 @@ def _hash(files: Sequence[SourceFile], model: str, revision: str | None) -> Mani
 def _content_name(entries: Sequence[FileEntry]) -> str:
     content = sorted((entry.path, entry.size_bytes, entry.sha256) for entry in entries)
     return f"local-{hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]}"
-
-
-def _entry(chunk_bytes: int, source: SourceFile) -> FileEntry:
-    whole = hashlib.sha256()
-    chunks: list[str] = []
-    size_bytes = 0
-    with source.real.open("rb") as file:
-        while chunk := file.read(chunk_bytes):
-            whole.update(chunk)
-            chunks.append(hashlib.sha256(chunk).hexdigest())
-            size_bytes += len(chunk)
-    return FileEntry(source.path, size_bytes, whole.hexdigest(), tuple(chunks))
 
 
 def _progress(done_bytes: int, total_bytes: int) -> None:

@@ -8,7 +8,7 @@ Several may be named; the first that gives the model whole is taken.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,8 +101,12 @@ def make_wish(
     reserve_bytes: int = 1 << 30,
     mountpoint: str | None = None,
     keep: int = 2,
+    **more: Any,
 ) -> str:
-    """What `obtain --wish` reads. sources: of the functions below, in order of preference."""
+    """What `obtain --wish` reads. sources: of the functions below, in order of preference.
+
+    `more` are other keys of the agent's Wish (identity, again, secrets).
+    """
     slug_of(model)
     check_revision(revision)
     value = {
@@ -113,6 +117,7 @@ def make_wish(
         "reserve_bytes": reserve_bytes,
         "mountpoint": mountpoint,
         "keep": keep,
+        **more,
     }
     return json.dumps(value)
 
@@ -125,6 +130,7 @@ def from_hub(
     agent: str,
     image: str,
     docker: Sequence[str] = ("docker",),
+    reserve_bytes: int = 1 << 30,
 ) -> dict[str, Any]:
     """Download inside the serving image: the hosts have no huggingface_hub, the image has.
 
@@ -143,7 +149,9 @@ def from_hub(
     argv += ["--env", "HF_HUB_DISABLE_PROGRESS_BARS=1", "--env", "HF_HUB_OFFLINE=0"]
     argv += ["--env", f"HF_HOME={root}/.staging/.hub", image]
     argv += download_argv(hub, revision, root=root, agent=_AGENT_IN_CONTAINER, into=into)
-    return {"kind": "download", "argv": argv, "into": into}
+    argv.append(f"--reserve-bytes={reserve_bytes}")
+    name = f"{hub.repo} at {hub.endpoint or 'the hub'}"
+    return {"kind": "download", "name": name, "argv": argv, "into": into}
 
 
 def download_argv(hub: Hub, revision: str, *, root: str, agent: str, into: str) -> list[str]:
@@ -159,8 +167,14 @@ def from_host(directory: HostDirectory) -> dict[str, Any]:
     return {"kind": "directory", "path": directory.path, "mode": directory.mode}
 
 
-def from_push(push: Push, *, root: str, model: str, revision: str) -> dict[str, Any]:
-    """What was pushed must be all of it, of the same sizes; it is moved, not copied, into place."""
-    files = [{"path": f.path, "size": f.size_bytes, "sha256": None} for f in push.files]
+def from_push(
+    push: Push, *, root: str, model: str, revision: str, sums: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """What was pushed must be all of it, of the same sizes, and of these SHA-256 by path where
+    they are known; it is moved, not copied, into place."""
+    files = [
+        {"path": f.path, "size": f.size_bytes, "sha256": (sums or {}).get(f.path)}
+        for f in push.files
+    ]
     path = pushed_dir(root, model, revision)
     return {"kind": "directory", "path": path, "mode": "move", "files": files}

@@ -31,6 +31,7 @@ from vllm_cluster.weights.agent.scan import SourceFile, find_model_dir, scan
 from vllm_cluster.weights.agent.take import Taker
 from vllm_cluster.weights.agent.tree import Tree
 from vllm_cluster.weights.manifest import (
+    MANIFEST_SUMMARY_CHARS,
     FileEntry,
     ManifestError,
     check_revision,
@@ -61,6 +62,7 @@ class Adoption:
     reserve_bytes: int = 1 << 30
     mountpoint: str | None = None
     keep: int = 2
+    identity: str | None = None
 
 
 def read_expected(path: Path) -> Expected:
@@ -127,6 +129,13 @@ def adopt(layout: Layout, wish: Adoption, progress: Callable[[int, int], None]) 
     if scan(source) != files:
         raise WeightsError("the directory changed while it was read; run again", file=str(source))
     manifest = make_manifest(wish.model, wish.revision, chunk_bytes, entries)
+    if wish.identity is not None and wish.identity != manifest.identity:
+        remove_tree(staging)
+        raise WeightsError(
+            f"is {manifest.identity[:MANIFEST_SUMMARY_CHARS]}, not the cluster's"
+            f" {wish.identity[:MANIFEST_SUMMARY_CHARS]}; it was not placed",
+            file=str(wish.source),
+        )
     tree = Tree(manifest, staging, writable=False)
     _clear_the_way(layout, key_of(manifest))
     target = publish(layout, tree)

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from vllm_cluster.weights.agent import commands
+from vllm_cluster.weights.agent import commands, looks
 from vllm_cluster.weights.agent.errors import (
     AlreadyRunningError,
     StoppedError,
@@ -137,12 +137,10 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("--reserve-bytes", type=int, default=1 << 30)
     added.add_argument("--workers", type=int, default=8)
     _add_image_verbs(verb)
-    added = verb("check", commands.check_model, "a glance: is this model placed, whole, the one?")
-    added.add_argument("--model", required=True)
-    added.add_argument("--revision", required=True)
-    added.add_argument("--identity", help="the manifest's hash it must have")
+    _add_looks(verb)
     added = verb("verify", commands.verify_models, "read every byte of the placed copies")
     added.add_argument("--identity", help="this one only")
+    added.add_argument("--report", type=Path, help="write what was found there too")
     verb("list", commands.list_models, "the placed copies")
     added = verb("status", commands.show_jobs, "the jobs, running or last")
     added.add_argument("--key")
@@ -159,3 +157,24 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument("--key", required=True)
     added.add_argument("--user", required=True)
     return parser
+
+
+def _add_looks(verb: Callable[[str, Any, str], argparse.ArgumentParser]) -> None:
+    for name, run, text in (
+        ("check", looks.check_model, "a glance: is this model placed, whole, the one?"),
+        ("look", looks.look_at_model, "the same for a deploy, with what works on it"),
+        ("note", looks.note_model, "read a model on a file system that hosts only read, once"),
+    ):
+        added = verb(name, run, text)
+        added.add_argument("--model", required=True)
+        added.add_argument("--revision", required=True)
+        added.add_argument("--identity", help="the manifest's hash it must have")
+        added.add_argument("--path", help="where it lies, if this tool did not place it")
+        added.add_argument("--notes", help="where this host keeps what it knows of it")
+        added.add_argument("--pin", help="the unit that is about to use it")
+        added.add_argument("--given", action="store_true", help="another host's notes on stdin")
+    added = verb("room", looks.make_room, "is there room for a push, on the right disk?")
+    added.add_argument("--into", type=Path, required=True)
+    added.add_argument("--bytes", type=int, required=True)
+    added.add_argument("--reserve-bytes", type=int, default=1 << 30)
+    added.add_argument("--mountpoint")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from argparse import Namespace
 from contextlib import suppress
 from pathlib import Path
@@ -22,14 +23,15 @@ from vllm_cluster.weights.agent.layout import (
     job_lock,
     key_for,
     write_file,
+    write_json,
 )
+from vllm_cluster.weights.agent.looks import NOT_WHOLE, telling
 from vllm_cluster.weights.agent.part import Part, threads
 from vllm_cluster.weights.agent.publish import pin, remove, unpin, users_of, write_stamps
 from vllm_cluster.weights.agent.state import all_states, read_state
 from vllm_cluster.weights.manifest import MANIFEST_SUMMARY_CHARS
 
 Answer = tuple[int, "dict[str, Any]"]
-_NOT_WHOLE = 4
 
 
 def take_part(layout: Layout, options: Namespace) -> Answer:
@@ -96,58 +98,50 @@ def download_model(_layout: Layout, options: Namespace) -> Answer:
     return 0, {"expected": str(expected), "lines": [str(expected)]}
 
 
-def check_model(layout: Layout, options: Namespace) -> Answer:
-    """For ExecStartPre: the line it prints is what `systemctl status` shows."""
-    name = f"{options.model} at {options.revision}"
-    ref = layout.ref(options.model, options.revision)
-    if not ref.exists():
-        raise WeightsError(f"{name} is not placed: {ref} does not exist")
-    placed = layout.placed(ref.resolve().name)
-    if placed is None or placed.directory != ref.resolve():
-        raise WeightsError(f"{ref} leads to {ref.resolve()}, which this tool did not place")
-    identity = placed.manifest.identity
-    if options.identity and options.identity != identity:
-        raise WeightsError(
-            f"{name} on this host is {identity[:MANIFEST_SUMMARY_CHARS]},"
-            f" the cluster's is {options.identity[:MANIFEST_SUMMARY_CHARS]}: place it again"
-        )
-    found = glance(placed)
-    return _found(layout, placed, found)
-
-
 def _found(layout: Layout, placed: Placed, found: Findings) -> Answer:
     lines = found.sentences(placed.manifest.chunk_bytes) or [f"{placed.key}: whole"]
     answer = {**_described(layout, placed), **found.as_dict(), "lines": lines}
     if not found.ok:
         print("\n".join(lines), file=sys.stderr)
-    return (0 if found.ok else _NOT_WHOLE), answer
+    return (0 if found.ok else NOT_WHOLE), answer
 
 
 def verify_models(layout: Layout, options: Namespace) -> Answer:
+    """Every byte of the placed copies; `--report` keeps what was found, for whoever asks later."""
     copies: list[dict[str, Any]] = []
     lines: list[str] = []
-    status = 0
+    status, began = 0, time.time()
     for key in layout.placed_keys():
         if options.identity and not key.endswith("@" + options.identity[:MANIFEST_SUMMARY_CHARS]):
             continue
-        code, answer = _verify_one(layout, key)
+        code, answer = _verify_one(layout, key, as_json=options.json)
         copies.append(answer)
         lines += answer["lines"]
         status = max(status, code)
     if options.identity and not copies:
         raise WeightsError(f"{options.identity} is not placed here")
+    if options.report is not None:
+        report = {"began": began, "ended": time.time(), "ok": status == 0, "copies": copies}
+        write_json(options.report, report)
     return status, {"copies": copies, "ok": status == 0, "lines": lines}
 
 
-def _verify_one(layout: Layout, key: str) -> Answer:
+def _verify_one(layout: Layout, key: str, *, as_json: bool) -> Answer:
     try:
         placed = layout.placed(key)
     except WeightsError as exc:
         print(exc, file=sys.stderr)
-        return _NOT_WHOLE, {"key": key, "ok": False, "error": exc.as_dict(), "lines": [str(exc)]}
+        return NOT_WHOLE, {"key": key, "ok": False, "error": exc.as_dict(), "lines": [str(exc)]}
     if placed is None:
         return 0, {"key": key, "ok": True, "lines": [f"{key} was removed meanwhile"]}
-    found = read_everything(placed, threads())
+    tell, total, done = telling(as_json), placed.manifest.total_bytes, 0
+
+    def count(length: int) -> None:
+        nonlocal done
+        done += length
+        tell(done, total)
+
+    found = read_everything(placed, threads(), count)
     bad = {*found.damaged, *found.missing, *found.wrong_size}
     with suppress(OSError):  # a read-only root can be verified too
         write_stamps(placed.directory, placed.manifest, leave_out=bad)

@@ -6,8 +6,9 @@ import json
 import subprocess
 import tempfile
 import time
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,13 @@ from vllm_cluster.weights.agent.adopt import Adoption, adopt, read_expected
 from vllm_cluster.weights.agent.check import glance
 from vllm_cluster.weights.agent.errors import WeightsError, name_this_host
 from vllm_cluster.weights.agent.hub import EXPECTED_SUFFIX
-from vllm_cluster.weights.agent.layout import Layout, Placed, adoption_key, written_bytes
+from vllm_cluster.weights.agent.layout import (
+    Layout,
+    Placed,
+    adoption_key,
+    write_file,
+    written_bytes,
+)
 from vllm_cluster.weights.agent.state import Progress
 
 _LOOK_S = 0.5
@@ -30,7 +37,9 @@ class Wish:
     {"kind": "download", "argv": [...], "into": DIR} for a command that fills DIR, resumes when run
     again, writes DIR.expected.json and says in its last line what went wrong; "phase" is the word
     for it, else "downloading".
-    A revision that is placed and whole is not read again, unless `again`.
+    A revision that is placed and whole is not read again, unless `again`. With `identity` nothing
+    else is placed. `secrets` are written to these files (0600) while a download runs; none is in
+    its command line.
     """
 
     model: str
@@ -41,6 +50,8 @@ class Wish:
     keep: int = 2
     me: str | None = None
     again: bool = False
+    identity: str | None = None
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)
 
 
 def parse_wish(text: str) -> Wish:
@@ -115,8 +126,10 @@ def _from_one(layout: Layout, wish: Wish, source: dict[str, Any], progress: Prog
     if source["kind"] == "download":
         where, mode = Path(source["into"]), "move"
         listed = where.with_name(where.name + EXPECTED_SUFFIX)
-        progress.enter(source.get("phase", "downloading"), **{"from": source["argv"][0]})
-        _download(source["argv"], where, listed, progress)
+        told = source.get("name", source["argv"][0])
+        progress.enter(source.get("phase", "downloading"), **{"from": told})
+        with _written(wish.secrets):
+            _download(source["argv"], where, listed, progress)
         expected = read_expected(listed)
     else:
         where, mode = Path(source["path"]), source.get("mode", "auto")
@@ -137,6 +150,7 @@ def _from_one(layout: Layout, wish: Wish, source: dict[str, Any], progress: Prog
         reserve_bytes=wish.reserve_bytes,
         mountpoint=wish.mountpoint,
         keep=wish.keep,
+        identity=wish.identity,
     )
     try:
         placed = adopt(layout, adoption, count)
@@ -148,6 +162,17 @@ def _from_one(layout: Layout, wish: Wish, source: dict[str, Any], progress: Prog
     if source["kind"] == "download":
         listed.unlink(missing_ok=True)
     return placed
+
+
+@contextmanager
+def _written(secrets: dict[str, str]) -> Iterator[None]:
+    for path, text in secrets.items():
+        write_file(Path(path), text.encode(), 0o600)
+    try:
+        yield
+    finally:
+        for path in secrets:
+            Path(path).unlink(missing_ok=True)
 
 
 def _download(argv: list[str], where: Path, listed: Path, progress: Progress) -> None:
