@@ -34,6 +34,10 @@ COMMANDS = {
     "restart": ("vllm_cluster.commands.restart", "Stop in order, start again; requests finish."),
     "stop": ("vllm_cluster.commands.stop", "Stop in order; running requests finish."),
     "start": ("vllm_cluster.commands.start", "Start what lies on the hosts."),
+    "weights": (
+        "vllm_cluster.commands.weights",
+        "List, place, verify, remove the model on the hosts.",
+    ),
     "rotate": ("vllm_cluster.commands.rotate", "Make new values of generated secrets."),
 }
 

@@ -12,15 +12,16 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from vllm_cluster.control.remote import root_command, ssh_argv, ssh_to
 from vllm_cluster.facts.doctor import HostFacts, parse, script
 from vllm_cluster.plan import HostPlan, Plan
 from vllm_cluster.spec import Cluster
 
-CONNECT_TIMEOUT_S = 6
 # The script's own limits add up to less; beyond this a host counts as not answering.
 ANSWER_TIMEOUT_S = 60
 _DEEP_TIMEOUT_S = 180
 _SSH_FAILED = 255
+__all__ = ["Look", "Reply", "Silence", "everywhere", "look", "root_command", "run", "ssh_argv"]
 
 
 @dataclass(frozen=True)
@@ -40,32 +41,6 @@ class Reply:
     out: str
     err: str
     arrived_s: float | None = None
-
-
-def ssh_argv(cluster: Cluster, host: HostPlan) -> list[str]:
-    """`ssh … HOST`, to which a command is added."""
-    return ssh_to(cluster, host.ssh)
-
-
-def ssh_to(cluster: Cluster, address: str) -> list[str]:
-    """The same for an address that may be of no host of the description any more."""
-    ssh = cluster.description.ssh
-    argv = ["ssh", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}"]
-    argv += ["-o", f"StrictHostKeyChecking={ssh.host_keys}", "-o", "LogLevel=ERROR"]
-    # A host that dies in the middle must not keep doctor waiting.
-    argv += ["-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=2"]
-    if ssh.config_file:
-        argv += ["-F", str(cluster.local(ssh.config_file))]
-    if ssh.known_hosts_file:
-        argv += ["-o", f"UserKnownHostsFile={cluster.local(ssh.known_hosts_file)}"]
-    if ssh.key:
-        argv += ["-i", str(cluster.local(ssh.key))]
-    return [*argv, "-p", str(ssh.port), "-l", ssh.user, address]
-
-
-def root_command(cluster: Cluster, command: str) -> str:
-    """`command` as root on the host, for a user that may `sudo -n`."""
-    return command if cluster.description.ssh.user == "root" else f"sudo -n {command}"
 
 
 def run(argv: list[str], stdin: str, timeout_s: float) -> Reply:

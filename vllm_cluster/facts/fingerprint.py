@@ -20,7 +20,7 @@ _OWN = (
     "/etc/machine-id", "/etc/hostid", "/etc/ssh/ssh_host_*", "/etc/shadow*", "/etc/gshadow*",
     "/etc/passwd-", "/etc/group-", "/etc/subuid-", "/etc/subgid-", "/etc/docker/key.json",
     "/etc/ld.so.cache", "/etc/mtab", "/etc/.pwd.lock", "/etc/.updated", "/etc/ssl/certs/*",
-    f"{paths.RAY}/*", f"{paths.COMPILE_CACHE}/*", f"{paths.OWNED}/*",
+    f"{paths.RAY}/*", f"{paths.COMPILE_CACHE}/*", f"{paths.OWNED}/*", paths.WEIGHTS_VERIFIED,
 )  # fmt: skip
 
 _SCRIPT = r"""
@@ -37,7 +37,8 @@ while IFS="$t" read -r how path; do
     L*) echo "link$t$path$t${how#L}" ;;
   esac
 done
-find "$weights" -xdev -mindepth 1 -not -type d -printf 'weights\t%P\t%s\n' 2>/dev/null
+find "$weights" -xdev -mindepth 1 -path "$weights/.jobs" -prune -o -name stamps.json -o \
+  -not -type d -printf 'weights\t%P\t%s\n' 2>/dev/null
 find "$weights" -xdev -path '*/.vllm-cluster/manifest.json' 2>/dev/null | while read -r path; do
   echo "manifest$t${path#"$weights"/}$t$(sha256sum < "$path" | cut -c1-64)"
 done

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -96,7 +96,7 @@ def _observe_again(state: State, host: Host, asked: Asked) -> bool:
 @operation()
 def agreed(
     asked: Mapping[str, Asked],
-    expected: Expected,
+    expected: Callable[[], Expected],
     locked: Mapping[str, HostPins],
     show: bool = False,
     file: Path | None = None,
@@ -107,7 +107,7 @@ def agreed(
     as JSON.
     """
     observed = _all(host.state, asked)
-    table = with_drift(align(observed, expected), observed, locked)
+    table = with_drift(align(observed, expected()), observed, locked)
     if host.state.current_stage == StateStage.Execute and _speaks(host.state, asked):
         if file is not None:
             file.write_text(json.dumps(to_json(table), indent=2) + "\n")

@@ -65,11 +65,13 @@ Settled = Mapping[str, File | Directory]
 
 
 @operation()
-def place(wanted: Wanted) -> Generator[StringCommand, None, None]:
+def place(wanted: Wanted | Callable[[], Wanted]) -> Generator[StringCommand, None, None]:
     """Bring every path of `wanted` to its state; owner and mode are right before a name appears.
 
+    `wanted` may be asked for when the operation runs: what it says may follow from earlier ones.
     Refuses, on that host alone, where something else stands in the way.
     """
+    wanted = wanted() if callable(wanted) else wanted
     have = read(wanted)
     shall: Settled = {
         path: item.on(have[path]) if isinstance(item, Merged) else item

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 from pyinfra.api.command import StringCommand
@@ -40,9 +40,16 @@ class Unit:
     verb: str = "restart"
 
 
+Units = list[Unit] | Callable[[], list[Unit]]
+
+
 @operation()
-def active(units: list[Unit]) -> Generator[StringCommand, None, None]:
-    """Bring `units`, in their order, to enabled and running with today's configuration."""
+def active(units: Units) -> Generator[StringCommand, None, None]:
+    """Bring `units`, in their order, to enabled and running with today's configuration.
+
+    `units` may be asked for when the operation runs: a configuration may follow from earlier ones.
+    """
+    units = units() if callable(units) else units
     have = _read(units)
     steps = [(unit, why) for unit in units if (why := _why(unit, have[unit.name]))]
     idle = [unit.name for unit in units if have[unit.name].file_state == "disabled"]
@@ -72,13 +79,14 @@ def active(units: list[Unit]) -> Generator[StringCommand, None, None]:
 
 
 @operation()
-def ended(units: list[Unit], former: list[Unit]) -> Generator[StringCommand, None, None]:
+def ended(units: Units, former: list[Unit]) -> Generator[StringCommand, None, None]:
     """Stop those of `units`, in their order, whose container runs another configuration.
 
     `former` are units of roles that this host has no more: stopped, disabled and removed, where
     they are ours. First on every host, then the new ones start: a worker that finds the old head
     still up would join a session that is about to end.
     """
+    units = units() if callable(units) else units
     have = _read([*former, *units], mark=MARK)
     retired = [u for u in former if have[u.name].ours or have[u.name].config]
     old = [u for u in units if _older(u, have[u.name])]

@@ -24,7 +24,7 @@ def align_step(show: bool = False) -> None:
     alignment.agreed(
         name="Let the hosts agree before anything is started",
         asked=asked,
-        expected=_expected(),
+        expected=_expected,
         locked=_locked(),
         show=show,
         file=Path(file) if file else None,

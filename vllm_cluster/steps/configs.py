@@ -27,6 +27,7 @@ def digest(plan: Plan, host: HostPlan, unit: str, env: str, secrets: Mapping[str
     parts = [
         host.containers[unit].run(),
         head["ray-head"].run() if plan.backend == "ray" else (),
+        plan.weights.identity,
         env,
         sorted(secrets.items()),
         inside if unit == VLLM else (),
@@ -39,7 +40,8 @@ def unit_file(plan: Plan, host: HostPlan, unit: str, config: str) -> str:
     container = labelled(host.containers[unit], config)
     path = f"{paths.UNITS}/{unit}.service"
     values = {"plan": plan, "host": host, "container": container, "paths": paths}
-    return render(path, **values, started_from=started_from(unit))
+    check = plan.weights.check(f"{unit}.service")
+    return render(path, **values, started_from=started_from(unit), check=check)
 
 
 def probe_file(plan: Plan, host: HostPlan) -> str:

@@ -15,7 +15,7 @@ _LEFT = (
 )
 SCRIPTS = (
     "serve", "wait-for-head", "wait-for-gpus", "await-completion", "attempt", "host-ready",
-    "end-container", "watch", "watch.py", "door",
+    "end-container", "watch", "watch.py", "door", "weights-ready",
 )  # fmt: skip
 
 

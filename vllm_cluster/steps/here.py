@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -19,6 +20,12 @@ from vllm_cluster.plan import HostPlan, Plan
 def known() -> Context:
     """The cluster's context, read once a process."""
     return context(Path(host.data.description))
+
+
+def context_of() -> Callable[[], Context]:
+    """The context as it is when it is asked for: a run finds out which model a revision is."""
+    file = Path(host.data.description)
+    return lambda: context(file)
 
 
 def plan() -> Plan:

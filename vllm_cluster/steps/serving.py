@@ -3,7 +3,7 @@
 from pyinfra.api.deploy import deploy
 
 from vllm_cluster.operations import files, units
-from vllm_cluster.operations.files import File
+from vllm_cluster.operations.files import Directory, File
 from vllm_cluster.operations.units import Unit
 from vllm_cluster.plan import containers, environment, paths
 from vllm_cluster.steps import configs, here
@@ -14,9 +14,37 @@ from vllm_cluster.steps.render import render
 @deploy("Units")
 def units_step() -> None:
     """Write the units and what they read; stop those that run something older."""
-    plan, this = here.plan(), here.this()
     env = _environment()
-    wanted = {
+    # Asked for when they run: which model a revision is may be known only once a host has it.
+    files.place(
+        name="Write the environment and the units of Ray and vLLM", wanted=lambda: _files(env)
+    )
+    units.ended(
+        name="Stop what runs an older configuration, or a role that this host has no more",
+        units=lambda: list(reversed(_units(env))),
+        former=[
+            Unit(f"{name}.service", name)
+            for name in containers.EVERY
+            if name not in here.this().units
+        ],
+    )
+
+
+@deploy("Ray and vLLM")
+def start_step() -> None:
+    """Start Ray everywhere, then vLLM on the head, which waits until Ray shows every GPU."""
+    env, ray = _environment(), here.plan().backend == "ray"
+    units.active(
+        name="Start Ray" if ray else "Start vLLM",
+        units=lambda: [*_timers(), *(u for u in _units(env) if not ray or u.container != "vllm")],
+    )
+    if here.this().role == "head" and ray:
+        units.active(name="Start vLLM and wait for a completion", units=lambda: _units(env)[-1:])
+
+
+def _files(env: str) -> dict[str, File | Directory]:
+    plan, this = here.plan(), here.this()
+    wanted: dict[str, File | Directory] = {
         paths.ENVIRONMENT: File(env),
         f"{paths.VLLM_CONFIG}/ray_non_carry_over_env_vars.json": File(
             environment.not_carried_json(), ours=False
@@ -28,26 +56,16 @@ def units_step() -> None:
     for template in ("vllm-cluster-gave-up@.service", "vllm-cluster-watch@.service"):
         path = f"{paths.UNITS}/{template}"
         wanted[path] = File(render(path, plan=plan, paths=paths))
-    files.place(name="Write the environment and the units of Ray and vLLM", wanted=wanted)
-    units.ended(
-        name="Stop what runs an older configuration, or a role that this host has no more",
-        units=list(reversed(_units(env))),
-        former=[
-            Unit(f"{name}.service", name) for name in containers.EVERY if name not in this.units
-        ],
-    )
+    if plan.weights.copied:
+        for kind in ("service", "timer"):
+            path = f"{paths.UNITS}/{paths.WEIGHTS_VERIFY}.{kind}"
+            wanted[path] = File(render(path, plan=plan, paths=paths))
+    return wanted
 
 
-@deploy("Ray and vLLM")
-def start_step() -> None:
-    """Start Ray everywhere, then vLLM on the head, which waits until Ray shows every GPU."""
-    wanted = _units(_environment())
-    units.active(
-        name="Start Ray" if here.plan().backend == "ray" else "Start vLLM",
-        units=[unit for unit in wanted if unit.container != "vllm"] or wanted,
-    )
-    if here.this().role == "head" and here.plan().backend == "ray":
-        units.active(name="Start vLLM and wait for a completion", units=wanted[-1:])
+def _timers() -> list[Unit]:
+    """The month's reading of all weights, where hosts have copies of their own."""
+    return [Unit(f"{paths.WEIGHTS_VERIFY}.timer")] if here.plan().weights.copied else []
 
 
 def _environment() -> str:

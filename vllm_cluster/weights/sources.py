@@ -8,6 +8,7 @@ Several may be named; the first that gives the model whole is taken.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,15 +75,24 @@ def pushed_dir(root: str, model: str, revision: str) -> str:
 
 
 def rsync_argv(
-    push: Push, ssh: Sequence[str], target: str, *, limit_mbit: float | None = None
+    push: Push,
+    ssh: Sequence[str],
+    target: str,
+    *,
+    limit_mbit: float | None = None,
+    sudo: bool = False,
 ) -> list[str]:
     """The push as a command; its stdin is `rsync_names(push)`. Run again it goes on where it was.
 
     ssh: the command that reaches the host, without the host. target: HOST:DIRECTORY.
-    Links are followed to the files they name; rsync verifies what it transfers.
+    Links are followed to the files they name; rsync verifies what it transfers. `sudo`: the user
+    of SSH is not root there.
     """
     argv = ["rsync", "--times", "--copy-links", "--partial", "--inplace", "--mkpath"]
-    argv += ["--from0", "--files-from=-", "--rsh", " ".join(ssh)]
+    argv += ["--info=progress2", "--chmod=D755,F644"]
+    argv += ["--from0", "--files-from=-", "--rsh", shlex.join(ssh)]
+    if sudo:
+        argv.append("--rsync-path=sudo -n rsync")
     if limit_mbit:
         argv.append(f"--bwlimit={max(1, int(limit_mbit * 1e6 / 8 / 1024))}")
     return [*argv, f"{push.directory}/", f"{target}/"]

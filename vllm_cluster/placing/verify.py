@@ -1,0 +1,120 @@
+"""Every byte of the model on every host, at once; bad pieces fetched from hosts that have them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from vllm_cluster.control.context import Context
+from vllm_cluster.placing.place import Outcome, alone, place, remotes_of
+from vllm_cluster.placing.remote import Remote, on_all
+from vllm_cluster.placing.run import Say
+from vllm_cluster.placing.show import Show
+
+
+@dataclass
+class Verified:
+    """`damaged`: what was wrong, by host, before it was mended. `failed`: what still is."""
+
+    read_bytes: int = 0
+    damaged: dict[str, list[str]] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    whole: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**vars(self), "ok": not self.failed}
+
+
+def verify(
+    known: Context, names: Collection[str] | None, say: Say, *, repair: bool, in_place: bool = False
+) -> Verified:
+    """Read all of it from the disks; with `repair` fetch what is bad, else leave it as it is."""
+    show = Show(say, in_place=in_place)
+    remotes = remotes_of(known, names)
+    weights = known.plan.weights
+    out = Verified()
+    if not weights.identity:
+        out.failed = {r.name: f"{r.name}: the model was not placed yet" for r in remotes}
+        return out
+    if not weights.copied:
+        remotes = remotes[:1]  # one file system, which one host reads
+
+    def read(remote: Remote) -> dict[str, Any]:
+        remote.look()  # brings the agent where it is missing
+        asked = ["verify", "--identity", weights.identity]
+        if not weights.copied:
+            asked = ["note", "--model", weights.model, "--revision", weights.revision]
+            asked += [*weights.aside(), "--identity", weights.identity]
+        answer: dict[str, Any] = {}
+        for answer in remote.lines(*asked):
+            if "phase" in answer:
+                show.state(remote.name, answer)
+        return answer
+
+    with alone(known, say):
+        answers, failed = on_all(remotes, read)
+    show.end()
+    out.failed = {name: str(error) for name, error in failed.items()}
+    for name, answer in answers.items():
+        copies = answer.get("copies", [])
+        out.read_bytes += sum(int(copy.get("read_bytes", 0)) for copy in copies)
+        if answer.get("ok", True):
+            out.whole.append(name)
+        else:
+            out.damaged[name] = list(answer["lines"])
+    if repair and (out.damaged or failed):
+        _mend(known, names, say, out, in_place=in_place)
+    else:
+        out.failed |= {name: f"{name}: {lines[0]}" for name, lines in out.damaged.items()}
+    return out
+
+
+def _mend(
+    known: Context, names: Collection[str] | None, say: Say, out: Verified, *, in_place: bool
+) -> None:
+    """What is wrong has lost its stamp, so that placing sees it and fetches those pieces alone."""
+    for name, lines in out.damaged.items():
+        for line in lines:
+            say(f"{name}: {line}")
+    mended: Outcome = place(known, names, say, in_place=in_place)
+    out.failed = dict(mended.failed)
+    out.whole = list(mended.placed)
+
+
+def remove(known: Context, names: Collection[str] | None, revision: str) -> dict[str, str]:
+    """Remove the copies of the description's model at `revision` (or with that key) from the hosts.
+
+    Returns what came of it by host: "removed", "not there", or the reason against it. A copy that a
+    unit uses stays.
+    """
+    weights = known.plan.weights
+
+    def one(remote: Remote) -> str:
+        remote.look()
+        gone = 0
+        for copy in remote.agent("list")["copies"]:
+            ours = copy.get("model") == weights.model and copy.get("revision") == revision
+            if ours or copy["key"] == revision:
+                remote.agent("remove", "--key", str(copy["key"]), timeout_s=3600)
+                gone += 1
+        return "removed" if gone else "not there"
+
+    with alone(known, lambda _: None):
+        done, failed = on_all(remotes_of(known, names), one)
+    return done | {name: str(error) for name, error in failed.items()}
+
+
+def listed(known: Context, names: Collection[str] | None) -> dict[str, list[dict[str, Any]] | str]:
+    """All placed copies of every model by host, or why a host could not be asked."""
+
+    def one(remote: Remote) -> list[dict[str, Any]]:
+        remote.look()
+        return list(remote.agent("list", timeout_s=600)["copies"])
+
+    done, failed = on_all(remotes_of(known, names), one)
+    found: dict[str, list[dict[str, Any]] | str] = {}
+    for remote in remotes_of(known, names):
+        name = remote.name
+        found[name] = done[name] if name in done else str(failed[name])
+    return found
