@@ -1,18 +1,25 @@
-"""A hub on the loopback that speaks what huggingface_hub asks for when it downloads a model.
+"""A hub that speaks what huggingface_hub asks for when it downloads a model.
+
+On the loopback, or in a lab at an address of its own.
 
 Paths, headers and error codes as huggingface_hub 2.x uses them (hf_api.model_info, list_repo_tree,
 file_download.get_hf_file_metadata, utils hf_raise_for_status): large files are answered with a
 redirect, X-Linked-Etag (SHA-256) and X-Linked-Size, small ones directly with their git hash.
+
+`python -m tests.hub_server HOST CDN_HOST REPO COMMIT FOLDER [TOKEN]` serves the files of a folder
+until its input ends, gated where a token is given; it says its endpoint first.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import TracebackType
 from urllib.parse import unquote, urlsplit
 
@@ -37,6 +44,8 @@ class Hub:
     damage: Callable[[str, int, bytes], bytes] | None = None
     seen: list[tuple[str, str]] = field(default_factory=list)
     sent_bytes: int = 0
+    host: str = "127.0.0.1"
+    cdn_host: str = "localhost"
 
     def __enter__(self) -> Hub:
         hub = self
@@ -44,7 +53,9 @@ class Hub:
         class Handler(_Handler):
             owner = hub
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        # In a lab it has two names, both addresses of one machine.
+        bind = self.host if self.host == "127.0.0.1" else "0.0.0.0"
+        self._server = ThreadingHTTPServer((bind, 0), Handler)
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         return self
@@ -60,12 +71,12 @@ class Hub:
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
+        return f"http://{self.host}:{self._server.server_port}"
 
     @property
     def cdn(self) -> str:
         """Another host name, as the hub's: the library follows redirects on one name by itself."""
-        return self.endpoint.replace("127.0.0.1", "localhost")
+        return self.endpoint.replace(self.host, self.cdn_host)
 
 
 def blob_id(data: bytes) -> str:
@@ -198,3 +209,18 @@ def _tree_entry(path: str, data: bytes) -> dict[str, object]:
         digest = hashlib.sha256(data).hexdigest()
         value["lfs"] = {"oid": digest, "size": len(data), "pointerSize": 130}
     return value
+
+
+def main() -> None:
+    """See the module."""
+    host, cdn_host, name, commit, folder = sys.argv[1:6]
+    token = sys.argv[6] if len(sys.argv) > 6 else None
+    files = {path.name: path.read_bytes() for path in Path(folder).iterdir() if path.is_file()}
+    repo = Repo(commit, files, token=token, gated=token is not None)
+    with Hub({name: repo}, host=host, cdn_host=cdn_host) as hub:
+        print(hub.endpoint, flush=True)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""A cluster of stand-ins whose model is large enough to be caught on its way."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.lab.harness import BIN, ROOT, Cluster, await_true
+
+WEIGHTS = "/var/lib/vllm-cluster/models"
+PLACE = "deploys/weights.py"
+SHARDS, SHARD_BYTES = 12, 4 << 20
+TOTAL_BYTES = SHARDS * SHARD_BYTES
+HOSTS = ("node-a", "node-b")
+
+
+def write_model(folder: Path, seed: int) -> Path:
+    """Random shards, the same for a seed."""
+    folder.mkdir(parents=True)
+    source = random.Random(seed)  # noqa: S311
+    for number in range(SHARDS):
+        (folder / f"model-{number:02}.safetensors").write_bytes(source.randbytes(SHARD_BYTES))
+    (folder / "config.json").write_text('{"architectures": ["StandIn"]}\n')
+    return folder
+
+
+def edit(cluster: Cluster, change: Callable[[dict[str, Any]], None], name: str = "") -> Cluster:
+    """The cluster with a changed description, in its own file where `name` is given."""
+    text = yaml.safe_load(cluster.description.read_text())
+    change(text)
+    inventory = cluster.inventory
+    if name:
+        inventory = cluster.inventory.with_name(f"{name}.py")
+        inventory.write_text(cluster.inventory.read_text().replace("lab.yaml", f"{name}.yaml"))
+    inventory.with_suffix(".yaml").write_text(yaml.safe_dump(text, sort_keys=False))
+    return Cluster(cluster.lab, inventory)
+
+
+def command(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
+    """`vllm-cluster weights WORD FILE …`, its exit status not judged."""
+    verb, *more = words
+    return subprocess.run(
+        [BIN / "vllm-cluster", "weights", verb, str(cluster.description), *more],
+        cwd=ROOT, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def start(cluster: Cluster, log: Path, deploy: str = PLACE) -> subprocess.Popen[bytes]:
+    """pyinfra in the background, in a process group of its own."""
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            [sys.executable, BIN / "pyinfra", "-y", str(cluster.inventory), deploy],
+            cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
+        )  # fmt: skip
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL to pyinfra alone: what it started meanwhile is on its own, as after a crash."""
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def wipe(cluster: Cluster) -> None:
+    """No host has any of it, no job works on it."""
+    for host in HOSTS:
+        cluster.on(host, f"rm -rf {WEIGHTS}/* {WEIGHTS}/.[a-z]*")
+
+
+def revision(cluster: Cluster, host: str = "node-a", model: str = "tiny") -> str:
+    """The newest revision of the model there."""
+    return cluster.on(host, f"ls -t {WEIGHTS}/{model}").split()[0]
+
+
+def written_bytes(cluster: Cluster, host: str) -> int:
+    """What it has of the model: reserved space looks written, so the agent's count is asked."""
+    states = cluster.on(host, f"cat {WEIGHTS}/.jobs/*.json 2>/dev/null", check=False)
+    have = 0
+    decoder = json.JSONDecoder()
+    while states.strip():
+        state, end = decoder.raw_decode(states.lstrip())
+        states = states.lstrip()[end:]
+        have = max(have, int(state["have_bytes"])) if state["phase"] == "fetching" else have
+    return have
+
+
+def reach(cluster: Cluster, host: str, share: float) -> None:
+    """Wait until the host has fetched that share."""
+    await_true(
+        f"{share:.0%} on {host}",
+        lambda: written_bytes(cluster, host) >= share * TOTAL_BYTES,
+        timeout_s=120,
+    )
+
+
+def sums(folder: Path) -> dict[str, str]:
+    """sha256sum of a directory of this machine."""
+    names = sorted(path.name for path in folder.iterdir())
+    done = subprocess.run(
+        ["sha256sum", *names], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return _pairs(done.stdout)
+
+
+def sums_on(cluster: Cluster, host: str, path: str) -> dict[str, str]:
+    """sha256sum of a directory of a host, link followed."""
+    return _pairs(cluster.on(host, f"cd {path}/ && sha256sum *"))
+
+
+def _pairs(text: str) -> dict[str, str]:
+    rows = [line.split(maxsplit=1) for line in text.splitlines()]
+    return {name: digest for digest, name in rows}
+
+
+def listening(cluster: Cluster, host: str) -> list[str]:
+    """Ports of the fan-out that listen."""
+    lines = cluster.on(host, "ss -Htln").splitlines()
+    ports = [line.split()[3].rsplit(":", 1)[1] for line in lines]
+    return [port for port in ports if 6390 <= int(port) <= 6399]
