@@ -310,7 +310,7 @@ def test_a_hubs_cache_of_a_host_is_linked_and_recorded_and_never_becomes_another
     assert links == "2", "the bytes are there twice"
     lock = made.inventory.with_name("cached.lock.json")
     identity = json.loads(done.stdout)["identity"]
-    assert json.loads(lock.read_text())[f"cached@{commit}"]["identity"] == identity
+    assert json.loads(lock.read_text())["models"][f"cached@{commit}"]["identity"] == identity
 
     for host in HOSTS:
         cluster.on(host, f"rm -rf {WEIGHTS}/cached {WEIGHTS}/.store/cached*")

@@ -121,7 +121,7 @@ def test_from_a_hub_with_the_token_on_the_downloading_host_alone(
     answers(cluster, reference)
     arguments = cluster.on("node-a", "docker inspect vllm --format '{{json .Args}}'")
     assert f"{WEIGHTS}/org--tiny/{COMMIT}" in arguments
-    lock = json.loads(cluster.inventory.with_name("lab.lock.json").read_text())
+    lock = json.loads(cluster.inventory.with_name("lab.lock.json").read_text())["models"]
     assert list(lock) == [f"org/tiny@{COMMIT}"]
     assert cluster.planned() == {}
     for host in ("node-a", "node-b"):

@@ -100,6 +100,7 @@ class _Placing:
         self.remotes = remotes_of(run.known)
         self.targets = {r.name for r in self.remotes if names is None or r.name in names}
         self.outcome = Outcome(identity=run.known.plan.weights.identity)
+        self.read = False
 
     def go(self) -> Outcome:
         """Rounds until nothing is missing or nothing helps."""
@@ -156,17 +157,34 @@ class _Placing:
         identity = self.outcome.identity
         holders = [r for r in answering if identity and seen[r.name].identity == identity]
         mendable = hurt({r.name: seen[r.name].copy for r in answering}, identity)
+        if not holders and mendable and not self.read:
+            # Touched and yet right, as when the source of hard links goes: reading tells.
+            self.read = True
+            self._read_again([r for r in answering if r.name in mendable])
+            return {}
         if not holders and (idle or len(mendable) < 2):
             name = obtain(self.run, [r for r in answering if r.name in self.targets], seen)
             remote = next(r for r in self.remotes if r.name == name)
             self.outcome.identity = self.outcome.identity or remote.look().identity
             return {}
-        began_s = time.monotonic()
         states, lost = spread(self.run, Spread(identity, idle), holders, missing)
-        self.outcome.seconds += time.monotonic() - began_s
+        # By the hosts' own clocks: from a job's start to the moment its copy was placed.
+        times = [s["placed"] - s["started"] for s in states.values() if "placed" in s]
+        self.outcome.seconds += max(times, default=0.0)
         self.outcome.moved_bytes += sum(int(s.get("fetched_bytes", 0)) for s in states.values())
         self.outcome.notes += [n for n in passed_by(states) if n not in self.outcome.notes]
         return self._troubles(states, lost)
+
+    def _read_again(self, remotes: Sequence[Remote]) -> None:
+        identity = self.outcome.identity
+        self.run.say(f"no host has a whole copy; {', '.join(r.name for r in remotes)} read theirs")
+
+        def read(remote: Remote) -> None:
+            for state in remote.lines("verify", "--identity", identity):
+                if "phase" in state:
+                    self.run.show.state(remote.name, state)
+
+        on_all(remotes, read)
 
     def _troubles(
         self, states: Mapping[str, State], lost: Mapping[str, HostError]

@@ -69,7 +69,7 @@ class Remote:
         """Ask the agent there. Raises HostError with the agent's own sentence."""
         done = self.run(self.agent_words(*words), stdin, timeout_s)
         value = _last_object(done.stdout)
-        if done.returncode in _ANSWERED and value is not None and "error" not in value:
+        if done.returncode in _ANSWERED and value is not None:
             return value
         raise HostError(self.name, _sentence(value, done.stderr))
 
@@ -92,7 +92,7 @@ class Remote:
             for line in process.stdout:
                 with suppress(ValueError):
                     last = json.loads(line)
-                    if last is not None and "error" not in last:
+                    if last is not None and not _is_error(last):
                         yield last
         finally:
             process.terminate()
@@ -156,8 +156,13 @@ def _last_object(out: bytes) -> dict[str, Any] | None:
     return None
 
 
+def _is_error(value: Mapping[str, Any]) -> bool:
+    """Whether the agent says why it failed; a job's state has an error of its own."""
+    return isinstance(value.get("error"), dict) and "phase" not in value
+
+
 def _sentence(value: Mapping[str, Any] | None, err: bytes) -> str:
-    if value is not None and "error" in value:
+    if value is not None and _is_error(value):
         return str(value["error"]["message"])
     lines = [line for line in err.decode(errors="replace").splitlines() if line.strip()]
     if lines and "python3" in lines[-1] and "not found" in lines[-1]:

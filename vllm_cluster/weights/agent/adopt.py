@@ -7,6 +7,7 @@ another file system, the copy.
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from vllm_cluster.weights.agent.tree import Tree
 from vllm_cluster.weights.manifest import (
     MANIFEST_SUMMARY_CHARS,
     FileEntry,
+    Manifest,
     ManifestError,
     check_revision,
     chunk_bytes_for,
@@ -140,13 +142,17 @@ def adopt(layout: Layout, wish: Adoption, progress: Callable[[int, int], None]) 
     _clear_the_way(layout, key_of(manifest))
     target = publish(layout, tree)
     tree.close()
-    if mode == "move" or wish.mode == "move":
-        remove_tree(wish.source)
-        # A file that loses its other name changes its ctime, and would pass for written to.
-        write_stamps(target, manifest)
+    if wish.mode == "move":
+        _let_go(wish.source, target, manifest)
     point(layout, wish.model, wish.revision, key_of(manifest))
     prune(layout, key_of(manifest), wish.keep)
     return Placed(key_of(manifest), target, manifest)
+
+
+def _let_go(source: Path, target: Path, manifest: Manifest) -> None:
+    """Take the download or push away. A link less changes a file's ctime: it is noted again."""
+    remove_tree(source)
+    write_stamps(target, manifest)
 
 
 def _clear_the_way(layout: Layout, key: str) -> None:
@@ -168,6 +174,7 @@ def _clear_the_way(layout: Layout, key: str) -> None:
 
 def _mode(layout: Layout, files: list[SourceFile], mode: str) -> str:
     same = {file.real.stat().st_dev for file in files} == {layout.staging.stat().st_dev}
+    same = same and _can_link(layout, files[0])
     if mode == "auto":
         return "link" if same else "copy"
     if mode == "link" and not same:
@@ -175,6 +182,17 @@ def _mode(layout: Layout, files: list[SourceFile], mode: str) -> str:
             f"{files[0].real} is on another file system than {layout.root}: no links"
         )
     return "link" if mode == "move" and same else "copy" if mode == "move" else mode
+
+
+def _can_link(layout: Layout, file: SourceFile) -> bool:
+    """Not between two mounts of one file system, whatever their device numbers say (link(2))."""
+    trial = layout.staging / f".link-{os.getpid()}"
+    try:
+        os.link(file.real, trial)
+    except OSError:
+        return False
+    trial.unlink()
+    return True
 
 
 def _compare(files: list[SourceFile], expected: Expected | None) -> None:
