@@ -50,7 +50,8 @@ def obtain(run: Run, remotes: Sequence[Remote], seen: Mapping[str, Seen]) -> str
                     break
         else:
             if not any(reason.startswith(text) for reason in reasons):
-                reasons.append(f"{text}: no host that answers has it")
+                lacks = "no such directory" if source.here else "no host that answers can read it"
+                reasons.append(f"{text}: {lacks}")
     raise NoSourceError("no source gave the model. " + "; ".join(reasons))
 
 

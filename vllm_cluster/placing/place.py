@@ -104,7 +104,7 @@ class _Placing:
 
     def go(self) -> Outcome:
         """Rounds until nothing is missing or nothing helps."""
-        idle, before = 0, 0
+        idle, before, stuck = 0, 0, ""
         troubles: dict[str, str] = {}
         while True:
             seen, silent = on_all(self.remotes, Remote.look)
@@ -116,14 +116,15 @@ class _Placing:
                     break
                 troubles = self._round(seen, missing, idle)
             except (_StuckError, NoSourceError) as error:
-                troubles = {name: str(error) for name in self.targets}
+                stuck = str(error)
                 break
         for name in self.targets:
             if name in silent:
                 self.outcome.failed[name] = str(silent[name])
             elif not self.outcome.identity or seen[name].identity != self.outcome.identity:
                 why = troubles.get(name) or seen[name].trouble(self.outcome.identity, "")
-                self.outcome.failed[name] = why if name in why else f"{name}: {why}"
+                named = why if name in why else f"{name}: {why}"
+                self.outcome.failed[name] = stuck or named
         return self._ended(seen)
 
     def _missing(self, seen: Mapping[str, Seen]) -> list[Remote]:

@@ -24,4 +24,4 @@ def summary(known: Context, out: Outcome) -> list[str]:
             f"{out.moved_bytes / 2**30:.2f} GiB from host to host in {out.seconds:.0f} s: "
             f"{gbit_s:.2f} Gbit/s to each{link}"
         )
-    return [*lines, *out.notes, *sorted(out.failed.values())]
+    return [*lines, *out.notes, *sorted(set(out.failed.values()))]

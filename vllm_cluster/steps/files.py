@@ -33,10 +33,11 @@ def base_step() -> None:
         paths.STATE: Directory(),
         paths.RAY: Directory(mode="700"),
         paths.COMPILE_CACHE: Directory(),
-        here.plan().weights_directory: Directory(),
         paths.SCRIPTS: Directory(),
         paths.MEMBERS: Merged(_members),
     }
+    if here.plan().weights.copied:  # a share of others is left as it is
+        wanted[here.plan().weights_directory] = Directory()
     for script in SCRIPTS:
         path = f"{paths.SCRIPTS}/{script}"
         wanted[path] = File(plain(path), mode="755")
