@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from vllm_cluster.control.remote import root_command, ssh_argv
+from vllm_cluster.operations import owned
 from vllm_cluster.plan import HostPlan, paths
 from vllm_cluster.plan.weights import WeightsPlan
 from vllm_cluster.spec import Cluster
@@ -117,9 +118,23 @@ class Remote:
         done = self.run(["sh", "-c", look_script_of(self.weights)])
         return read_look(done.stdout.decode(errors="replace").splitlines())
 
+    def _ours(self) -> list[str]:
+        """Directories that placing makes beneath the root, which itself may be a disk."""
+        weights = self.weights
+        if not weights.copied:
+            return []
+        names = (".store", ".staging", ".jobs", ".pins", weights.model.replace("/", "--"))
+        return [f"{weights.root}/{name}" for name in names]
+
     def _bring_agent(self) -> None:
         new, path = f"{paths.WEIGHTS_AGENT}.new", paths.WEIGHTS_AGENT
-        script = f"mkdir -p {paths.SCRIPTS} && cat > {new} && chmod 755 {new} && mv -f {new} {path}"
+        # What `down` puts back: recorded before anything of it is there.
+        record = [f"own weights {shlex.quote(name)} absent" for name in self._ours()]
+        record += [f"own_file {path} vllm_cluster/weights"]
+        script = "\n".join([
+            owned.FILES, "set -e", *record, f"mkdir -p {paths.SCRIPTS}",
+            f"cat > {new}", f"chmod 755 {new}", f"own_wrote {path} {new}", f"mv -f {new} {path}",
+        ])  # fmt: skip
         done = self.run(["sh", "-c", script], agent_bytes())
         if done.returncode:
             raise HostError(self.name, f"{path}: {done.stderr.decode(errors='replace').strip()}")

@@ -42,6 +42,8 @@ SIGNS: tuple[Sign, ...] = (
     Sign(1, "gpu", r"fallen off the bus|CUDA error: (?:an illegal|uncorrectable|hardware)",
          "a GPU failed"),
     Sign(1, "gpu", r"system not yet initialized|error 802", "the fabric manager does not run"),
+    Sign(1, "model", r"the model on this host is not the plan's",
+         "the model on this host is another, or damaged"),
     Sign(2, "host", r"[Aa]ddress already in use|EADDRINUSE|port \d+ is already in use",
          "another process has the port"),
     Sign(2, "ray", r"Version mismatch", "Ray or Python differ between the hosts"),
