@@ -81,7 +81,7 @@ def _wish(run: Run, source: ModelSource, remote: Remote, seen: Seen) -> str:
         secrets = {file: token} if token else {}
         hub = sources.Hub(source.hub, file if token else None, source.endpoint)
         asked = sources.from_hub(
-            hub, weights.revision, root=weights.root, agent=paths.WEIGHTS_AGENT,
+            hub, weights.revision, root=weights.root, agent=paths.AGENT,
             image=known.plan.image, reserve_bytes=storage.reserve,
         )  # fmt: skip
     else:

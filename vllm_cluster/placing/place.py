@@ -155,6 +155,7 @@ class _Placing:
         if waiting:
             self.run.say(f"attached to what runs on {', '.join(r.name for r in waiting)} already")
             return self._troubles(*follow(waiting, busy, self.run.show))
+        on_all(missing, Remote.record)
         identity = self.outcome.identity
         holders = [r for r in answering if identity and seen[r.name].identity == identity]
         mendable = hurt({r.name: seen[r.name].copy for r in answering}, identity)

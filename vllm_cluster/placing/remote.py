@@ -118,23 +118,18 @@ class Remote:
         done = self.run(["sh", "-c", look_script_of(self.weights)])
         return read_look(done.stdout.decode(errors="replace").splitlines())
 
-    def _ours(self) -> list[str]:
-        """Directories that placing makes beneath the root, which itself may be a disk."""
-        weights = self.weights
-        if not weights.copied:
-            return []
-        names = (".store", ".staging", ".jobs", ".pins", weights.model.replace("/", "--"))
-        return [f"{weights.root}/{name}" for name in names]
+    def record(self) -> None:
+        """Note what placing is about to make, for `down`: the root itself may be a disk."""
+        names = (".store", ".staging", ".jobs", ".pins", self.weights.model.replace("/", "--"))
+        places = [shlex.quote(f"{self.weights.root}/{name}") for name in names]
+        lines = [f"own weights {place} absent || exit 1" for place in places]
+        done = self.run(["sh", "-c", "\n".join([owned.SHELL, *lines])])
+        if done.returncode:
+            raise HostError(self.name, done.stderr.decode(errors="replace").strip())
 
     def _bring_agent(self) -> None:
-        new, path = f"{paths.WEIGHTS_AGENT}.new", paths.WEIGHTS_AGENT
-        # What `down` puts back: recorded before anything of it is there.
-        record = [f"own weights {shlex.quote(name)} absent" for name in self._ours()]
-        record += [f"own_file {path} vllm_cluster/weights"]
-        script = "\n".join([
-            owned.FILES, "set -e", *record, f"mkdir -p {paths.SCRIPTS}",
-            f"cat > {new}", f"chmod 755 {new}", f"own_wrote {path} {new}", f"mv -f {new} {path}",
-        ])  # fmt: skip
+        new, path = f"{paths.AGENT}.new", paths.AGENT
+        script = f"mkdir -p {paths.SCRIPTS} && cat > {new} && chmod 755 {new} && mv -f {new} {path}"
         done = self.run(["sh", "-c", script], agent_bytes())
         if done.returncode:
             raise HostError(self.name, f"{path}: {done.stderr.decode(errors='replace').strip()}")
@@ -143,7 +138,7 @@ class Remote:
 def look_script_of(weights: WeightsPlan) -> str:
     """The look at this plan's model, as pyinfra's fact and the placing both ask it."""
     words = ("--model", weights.model, "--revision", weights.revision, *weights.aside())
-    return look_script(paths.WEIGHTS_AGENT, weights.agent(), words)
+    return look_script(paths.AGENT, weights.agent(), words)
 
 
 def on_all(
