@@ -109,6 +109,18 @@ def test_a_driver_that_was_asked_for_comes_in_its_branch_and_stays(
     assert hosts.changed("docker") == []
 
 
+def test_a_pin_that_does_not_hold_is_found_before_another_branch_is_installed(
+    hosts: Bare, repository: Repository
+) -> None:
+    mine = "Package: nvidia-*\nPin: version 590.*\nPin-Priority: 1001\n"
+    hosts.a.ssh("cat > /etc/apt/preferences.d/mine", stdin=mine)
+    describe(hosts, repository, install=True, branch="580")
+    said = hosts.refused("gpu")
+    assert "apt would install nvidia-open 590.44.01-1, not 580.*" in said
+    assert "nvidia-open" not in versions(hosts.a)
+    assert ok(hosts.a, "cat /etc/apt/preferences.d/mine") == mine
+
+
 def test_without_being_asked_nothing_is_installed(hosts: Bare) -> None:
     said = hosts.refused("gpu")
     assert "no NVIDIA driver is installed" in said

@@ -74,14 +74,27 @@ def driver(wanted: Wanted, repository: apt.RepositoryFor, cluster: str) -> Comma
 
 def _installed(state: GpuState, wanted: Wanted) -> Commands:
     pin, name = gpu.to_install(wanted.driver)
+    yield from packages.install([pin])
+    yield _candidate(name, gpu.upstream_pattern(wanted.driver))
     held = gpu.held_driver(state)
     if held:
         # apt moves a held package only where it is named, not as a dependency of the new driver.
         yield StringCommand("apt-mark unhold", *[QuoteString(one) for one in held], ">/dev/null")
-    yield from packages.install([pin])
     yield from packages.install([name], options=f"{_HELD} --allow-downgrades")
     # Where nothing held the GPUs, the driver serves at once; else the check asks for a reboot.
     yield StringCommand("modprobe nvidia 2>/dev/null || true")
+
+
+def _candidate(name: str, pattern: str) -> StringCommand:
+    """Fails, before anything is installed, where apt would take another version in spite of the
+    pin: preferences of the user's outrank it, or the repository lacks what was asked for."""
+    words = (
+        f"refused: apt would install {name} $c, not {pattern}; apt-cache policy {name} says why"
+    )
+    return StringCommand(
+        f"c=$(apt-cache policy {name} | sed -n 's/^ *Candidate: //p'); "
+        f'case ${{c#*:}} in {pattern}) ;; *) echo "{words}" >&2; exit 1 ;; esac'
+    )
 
 
 def _held(state: GpuState, *, driver: bool) -> Commands:

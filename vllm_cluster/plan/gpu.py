@@ -120,6 +120,11 @@ def to_install(driver: Driver) -> tuple[str, str]:
     return pin, meta
 
 
+def upstream_pattern(driver: Driver) -> str:
+    """What a package's version must look like, without its epoch, in a shell's `case`."""
+    return f"{driver.version}-*" if driver.version else f"{driver.branch}.*"
+
+
 def differs(state: GpuState, driver: Driver) -> str:
     """How the installed driver differs from the description; empty when it does not."""
     have = state.installed

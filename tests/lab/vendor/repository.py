@@ -70,7 +70,8 @@ def _packages() -> list[Package]:
     for which, pin in {"580": "580.*", "590": "590.*", **{v: f"{v}-1" for v in DRIVERS}}.items():
         text = f"Package: {_SET}\nPin: version {pin}\nPin-Priority: 1000\n"
         name = f"nvidia-driver-pinning-{which}"
-        files = {f"etc/apt/preferences.d/{name}": (text, 0o644)}
+        # apt skips a file whose name ends in a dot and anything but `pref`.
+        files = {f"etc/apt/preferences.d/{name}.pref": (text, 0o644)}
         every.append(Package(name, "1", files=files))
     for version in TOOLKITS:
         every += _toolkit(version)

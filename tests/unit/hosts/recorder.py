@@ -61,7 +61,7 @@ class Recorder(BaseConnector):
             answer = next((said for key, said in answers.items() if key in text), _of_bare(text))
             return True, CommandOutput([OutputLine("stdout", x) for x in answer.splitlines()])
         self.sent.append(f"{text}\n{given.get('_stdin') or ''}".rstrip("\n"))
-        return "refused:" not in text, CommandOutput([])
+        return not text.startswith("echo 'refused:"), CommandOutput([])
 
     def put_file(self, *_: Any, **__: Any) -> bool:
         raise AssertionError("files travel as standard input")
