@@ -88,9 +88,7 @@ def _installed(state: GpuState, wanted: Wanted) -> Commands:
 def _candidate(name: str, pattern: str) -> StringCommand:
     """Fails, before anything is installed, where apt would take another version in spite of the
     pin: preferences of the user's outrank it, or the repository lacks what was asked for."""
-    words = (
-        f"refused: apt would install {name} $c, not {pattern}; apt-cache policy {name} says why"
-    )
+    words = f"refused: apt would install {name} $c, not {pattern}; apt-cache policy {name} says why"
     return StringCommand(
         f"c=$(apt-cache policy {name} | sed -n 's/^ *Candidate: //p'); "
         f'case ${{c#*:}} in {pattern}) ;; *) echo "{words}" >&2; exit 1 ;; esac'
