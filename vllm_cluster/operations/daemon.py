@@ -26,11 +26,14 @@ _NAME = "docker.service"
 # dockerd lets the host forward, and makes tables of the firewall and directories of its own; none
 # of these goes with its package.
 _BEFORE_DOCKER = r"""
+stores="/var/lib/docker /var/lib/containerd"
+words() { printf '%s-' "$(tr '\n' ' ')"; }
 own engine forward "$(cat /proc/sys/net/ipv4/ip_forward)" &&
-own engine tables "$(nft list tables 2>/dev/null | sed 's/^table //; s/ /:/' | tr '\n' ' ')-" &&
-own engine directories "$(ls -d /var/lib/docker /var/lib/containerd 2>/dev/null | tr '\n' ' ')-" &&
-own engine full "$(find /var/lib/docker /var/lib/containerd -mindepth 1 -maxdepth 1 -printf '%h\n' \
-  2>/dev/null | sort -u | tr '\n' ' ')-"
+own engine tables "$(nft list tables 2>/dev/null | sed 's/^table //; s/ /:/' | words)" &&
+own engine directories "$(ls -d $stores 2>/dev/null | words)" &&
+own engine modes "$(stat -c %n=%a $stores 2>/dev/null | words)" &&
+own engine full "$(find $stores -mindepth 1 -maxdepth 1 -printf '%h\n' 2>/dev/null |
+  sort -u | words)"
 """.strip()
 
 

@@ -92,6 +92,6 @@ def install(
         yield locked_versions.pinned(locked, simulated)
     # What is new afterwards is ours, dependencies too; `down --packages` takes those away.
     yield StringCommand(
-        f"{SHELL}{owned.PACKAGES}own_before && {before or ':'} && "
+        f"{SHELL}{owned.PACKAGES}own_before && {{ {before or ':'}\n}} && "
         f"apt install --no-install-recommends {options} {words} {also} && own_after"
     )

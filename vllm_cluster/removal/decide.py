@@ -33,7 +33,7 @@ def decide(found: Found, weights_directory: str, options: Options) -> Removal:
     actions: list[Action] = []
     kept: list[Kept] = []
     parts = (
-        _units(found), _docker_objects(found), _weights(found, options),
+        _units(found), _docker_objects(found), _weights(found, weights_directory, options),
         _state(found, weights_directory), files.decided(found, LATE), _docker(found, options),
         _other_units(found), _mounts(found), _kernel(found), _small(found),
         _firewall(found), files.late(found, LATE), _packages(found, options),
@@ -78,13 +78,13 @@ def _docker_objects(found: Found) -> Iterator[Action]:
             yield Action("restore", "removes", f"image {image}", shell.no_image(image))
 
 
-def _weights(found: Found, options: Options) -> Iterator[Action | Kept]:
+def _weights(found: Found, directory: str, options: Options) -> Iterator[Action | Kept]:
     for path, size_bytes in found.weights_bytes.items():
         name = f"weights {path} ({size_bytes / 2**30:.1f} GiB)"
         if options.keep_weights:
             yield Kept(name, "--no-keep-weights removes them")
         else:
-            yield Action("restore", "removes", name, f"rm -rf {shlex.quote(path)}")
+            yield Action("restore", "removes", name, shell.no_weights(path, directory))
 
 
 def _state(found: Found, weights_directory: str) -> Iterator[Action]:

@@ -44,7 +44,11 @@ done; done
 def no_unit(name: str) -> str:
     """Stopped, not started at boot, and not remembered as failed; of a template every instance."""
     if "@." in name:
-        return f"systemctl --quiet stop {shlex.quote(name.replace('@.', '@*.'))}"
+        base = name.partition("@.")[0]
+        return (
+            f"systemctl --quiet stop {shlex.quote(name.replace('@.', '@*.'))} && "
+            f'systemctl --quiet stop "system-$(systemd-escape {base}).slice"'
+        )
     return (
         f"systemctl --quiet disable --now {name} && "
         f"{{ systemctl reset-failed {name} 2>/dev/null || true; }}"
@@ -66,6 +70,15 @@ def no_image(image: str) -> str:
         f"docker image inspect {name} >/dev/null 2>&1 || exit 0; "
         f'said=$(docker image rm {name} 2>&1) || {{ echo "$said"; exit 9; }}'
     )
+
+
+def no_weights(path: str, directory: str) -> str:
+    """A model of ours, what an interrupted run left beside it, and the way to it."""
+    parent, name = path.rpartition("/")[::2]
+    staging = f"{parent}/.{name}.staging"
+    above = parent if parent.startswith(f"{directory}/") else ""
+    up = f"; rmdir {shlex.quote(above)} 2>/dev/null || true" if above else ""
+    return f"rm -rf {shlex.quote(path)} {shlex.quote(staging)}{up}"
 
 
 def no_state(spared: Iterable[str]) -> str:
@@ -112,11 +125,14 @@ def docker_leftovers(engine: Mapping[str, str], root: str) -> str:
     """What dockerd made beside its package: bridge, chains, tables, its data."""
     full = engine.get("full", "").split()
     existed = engine.get("directories", "").rstrip("-").split()
+    modes = dict(word.split("=") for word in engine.get("modes", "").split() if "=" in word)
     lines = [
         f"{STOP_DOCKER} containerd.service 2>/dev/null || true",
         f"tables={shlex.quote(engine.get('tables', '').rstrip('-').strip())}",
         f"( {_CHAINS} )",
         "ip link delete docker0 2>/dev/null || true",
+        "umount /run/docker/netns/* 2>/dev/null || true",
+        "rm -rf /run/docker /run/docker.sock /run/containerd /etc/docker/key.json",
     ]
     if engine.get("forward") == "0":
         lines.append("echo 0 >/proc/sys/net/ipv4/ip_forward")
@@ -129,6 +145,8 @@ def docker_leftovers(engine: Mapping[str, str], root: str) -> str:
         lines.append(f"[ ! -d {where} ] || find {where} -mindepth 1 -delete")
         if path not in existed:
             lines.append(f"[ ! -d {where} ] || rmdir {where} 2>/dev/null || true")
+        elif path in modes:
+            lines.append(f"[ ! -d {where} ] || chmod {modes[path]} {where}")
     return "\n".join(lines)
 
 
