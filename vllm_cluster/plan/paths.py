@@ -16,6 +16,9 @@ MEMBERS = f"{CONFIG}/members.json"
 # What this host was before us, for `down`. Not beneath STATE: a declared disk may be mounted there
 # after the first changes were made.
 OWNED = f"{CONFIG}/owned"
+# What the units were and are: the way back of an upgrade.
+GENERATIONS = f"{STATE}/generations"
+GENERATION_UNIT = "vllm-cluster-generation.service"
 FIREWALL = f"{CONFIG}/firewall.nft"
 FIREWALL_UNIT = "vllm-cluster-firewall.service"
 # Beside the rules: STATE may be a disk of its own, which is not there yet when the firewall closes.

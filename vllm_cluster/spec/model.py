@@ -218,6 +218,28 @@ class Serve(Section):
     )  # fmt: skip
 
 
+class Upgrade(Section):
+    """How a switch to another image, Ray or set of arguments is judged."""
+
+    measure_s: int = Field(
+        10, strict=True, ge=0, le=600,
+        description="seconds of load before and after a switch, 0 to 600; 0: a completion suffices",
+    )  # fmt: skip
+    measure_requests: int = Field(
+        8, strict=True, ge=1, le=1024, description="requests at once while measuring, 1 to 1024"
+    )
+    slower_percent: float = Field(
+        20, gt=0, le=100,
+        description="how much slower, in tokens per second, a switch may leave vLLM, such as 20",
+    )  # fmt: skip
+    join_timeout_s: int = Field(
+        600, strict=True, ge=30, description="seconds until Ray shows every GPU, 30 or more"
+    )
+    keep: int = Field(
+        3, strict=True, ge=2, le=20, description="generations that hosts keep, 2 to 20"
+    )
+
+
 class SecretSource(Section):
     """Where a secret comes from. Exactly one key."""
 
@@ -269,6 +291,7 @@ class Description(Section):
     ray: Ray = Ray()
     ports: Ports = Ports()
     serve: Serve = Serve()
+    upgrade: Upgrade = Upgrade()
     secrets: Secrets = Secrets()
     storage: Storage = Storage()
     names: Names = Names()

@@ -1,0 +1,128 @@
+"""Generations of the units on all hosts: looked at, laid beside, switched to, kept."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import threading
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from pyinfra.api.command import FunctionCommand, StringCommand
+from pyinfra.api.host import Host
+from pyinfra.api.operation import operation
+from pyinfra.api.state import State, StateStage
+from pyinfra.context import host
+
+from vllm_cluster.facts.generations import TOOL, Generations
+from vllm_cluster.operations.files import File
+from vllm_cluster.operations.refuse import refuse
+from vllm_cluster.operations.switching import Switch, run
+from vllm_cluster.plan import generations
+from vllm_cluster.plan.generations import Kept, Record
+
+
+@dataclass
+class _Seen:
+    """What the hosts of one run keep, and how a switch of this run went."""
+
+    kept: dict[str, Kept] = field(default_factory=dict)
+    mutex: threading.Lock = field(default_factory=threading.Lock)
+    reason: str | None = None
+
+
+_seen: WeakKeyDictionary[State, _Seen] = WeakKeyDictionary()
+
+
+def _of(state: State) -> _Seen:
+    return _seen.setdefault(state, _Seen())
+
+
+@operation()
+def inspected() -> Generator[StringCommand | FunctionCommand, None, None]:
+    """Learn what this host keeps; finish a switch that nobody finished."""
+    kept = _observe(host.state, host)
+    if kept.pending is None:
+        host.noop("this host is in the middle of no switch")
+        return
+    host.log("a switch was not finished; what was there before comes back")
+    yield StringCommand(f"{TOOL} back")
+    yield FunctionCommand(_observe_again, (), {})
+
+
+def _observe(state: State, each: Host) -> Kept:
+    kept = each.get_fact(Generations)
+    _of(state).kept[each.name] = kept
+    return kept
+
+
+def _observe_again(state: State, each: Host) -> bool:
+    return _observe(state, each).pending is None
+
+
+@operation()
+def allowed(identity: str, retry: bool) -> Generator[StringCommand, None, None]:
+    """Refuse a description that failed before or that a person left, unless it is asked for."""
+    reason = "" if retry else generations.objection(_of(host.state).kept, identity)
+    if reason:
+        yield refuse(reason)
+        return
+    host.noop("nothing is known against this description")
+
+
+@operation()
+def laid(identity: str, files: Mapping[str, File]) -> Generator[StringCommand, None, None]:
+    """Have the files of a generation beside those that serve."""
+    whole = {path: (file.mode, file.body) for path, file in files.items()}
+    kept = _of(host.state).kept.get(host.name, Kept())
+    if kept.trees.get(identity) == generations.tree_digest(whole):
+        host.noop(f"{len(whole)} files of this generation are kept")
+        return
+    yield StringCommand(f"{TOOL} lay {identity}", _stdin=json.dumps(whole))
+
+
+@operation()
+def switched(switch: Switch) -> Generator[StringCommand | FunctionCommand, None, None]:
+    """Put another generation in the place of the one that serves, on all hosts, or go back."""
+    kept = _of(host.state).kept
+    if not generations.switches(kept, switch.to):
+        host.noop("no other generation serves")
+        return
+    missing = [name for name in switch.units if name not in kept]
+    if missing and host.state.current_stage == StateStage.Execute:
+        yield refuse(
+            f"another generation is for all hosts at once, and this run leaves out "
+            f"{', '.join(missing)}; run it without --limit"
+        )
+        return
+    yield FunctionCommand(_switch, (switch,), {})
+
+
+def _switch(state: State, each: Host, switch: Switch) -> bool:
+    """The first host does it for all; the others wait for it here, and share its end."""
+    seen = _of(state)
+    with seen.mutex:
+        if seen.reason is None:
+            seen.reason = run(state, each, switch, seen.kept)
+    if seen.reason:
+        each.log_styled(seen.reason, fg="red")
+    return not seen.reason
+
+
+@operation()
+def recorded(identity: str, record: Mapping[str, Any]) -> Generator[StringCommand, None, None]:
+    """Keep what this host serves now: the way back of the next switch."""
+    seen = _of(host.state)
+    kept = seen.kept.get(host.name, Kept())
+    if kept.current is not None or seen.reason == "":
+        host.noop("what serves is kept")
+        return
+    whole = {**record, "number": generations.number_of(seen.kept, identity)}
+    yield StringCommand(f"{TOOL} adopt {identity} {shlex.quote(json.dumps(whole))}")
+
+
+def target(state: State, head: str, number: int | None) -> Record | str:
+    """The generation to roll back to by what the hosts of this run keep, or why there is none."""
+    return generations.target(_of(state).kept, head, number)

@@ -1,0 +1,307 @@
+"""From one generation to another on all hosts, judged, and back where it fails.
+
+Whatever ends this process in the middle, every host goes back by itself: a unit on each waits for
+the end of the run's lock, and another looks at every boot (`generation wait`, `generation boot`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyinfra.api.command import StringCommand
+from pyinfra.api.host import Host
+from pyinfra.api.state import State
+
+from vllm_cluster.facts.generations import TOOL
+from vllm_cluster.plan import generations, paths
+from vllm_cluster.plan.generations import Kept
+
+_PROBE = "docker exec vllm python3 /opt/vllm-cluster/probe.py"
+_TELL_S = 20
+_LOG_LINES = 60
+# What names a cause in a log, the last of them; frames of a traceback do not.
+_CAUSE = re.compile(r"\b\w*(?:Error|Exception)\b:|\berror:|^refused: |no completion|gave up")
+
+
+@dataclass(frozen=True)
+class Switch:
+    """What to switch to, and how it is judged. `units` by host; `group`: one vLLM over all hosts.
+
+    `note`: status and reason for the generation that is left, where a person leaves it.
+    """
+
+    to: str
+    record: Mapping[str, Any]
+    head: str
+    units: Mapping[str, tuple[str, ...]]
+    group: bool
+    gpus: int
+    measure_s: int
+    measure_requests: int
+    slower_percent: float
+    join_timeout_s: int
+    start_timeout_s: int
+    keep: int
+    note: tuple[str, str] | None = None
+    retry: bool = False
+
+
+@dataclass
+class _Hosts:
+    """The hosts of a switch, and the two ways in which they are talked to."""
+
+    by_name: dict[str, Host]
+    say: Callable[[str], None]
+
+    def call(self, name: str, command: str) -> tuple[bool, str]:
+        """Run as root; whether it ended with 0, and what it said."""
+        each = self.by_name[name]
+        sudo = bool(each.data.get("_sudo"))
+        try:
+            good, out = each.run_shell_command(StringCommand(command), _sudo=sudo)
+        except Exception as error:  # pyinfra's connectors raise what their libraries do
+            return False, f"{type(error).__name__}: {error}"
+        return good, "\n".join(line.line for line in out)
+
+    def every(self, names: Iterable[str], command: Callable[[str], str]) -> str:
+        """The same on several at once; the words of the first that failed, or nothing."""
+        todo = list(names)
+        with ThreadPoolExecutor(max(1, len(todo))) as pool:
+            done = list(pool.map(lambda name: self.call(name, command(name)), todo))
+        for name, (good, words) in zip(todo, done, strict=True):
+            if not good:
+                return f"{name}: {_last(words)}"
+        return ""
+
+
+@dataclass
+class _Times:
+    """When there was no answer, in seconds of a clock that does not jump."""
+
+    stopped: float | None = None
+    back: list[float] = field(default_factory=list)
+
+
+def run(state: State, leader: Host, switch: Switch, kept: Mapping[str, Kept]) -> str:
+    """Switch; why it failed, or nothing. Ends with what serves, the new or the old."""
+    hosts = _Hosts({n: _host(state, n) for n in switch.units}, leader.log)
+    before = generations.serving(kept, switch.head)
+    number = generations.number_of(kept, switch.to)
+    old = next((one.records[before] for one in kept.values() if before in one.records), None)
+    hosts.say(f"generation {number} shall follow generation {old.number if old else 'none'}")
+    servers = [switch.head] if switch.group else list(switch.units)
+    rates = {name: rate for name in servers if (rate := _measured(hosts, name, switch)) is not None}
+    record = shlex.quote(json.dumps({**switch.record, "number": number}))
+    words = hosts.every(
+        switch.units, lambda _: f"{TOOL} begin {switch.to} {before or 'none'} {record}"
+    )
+    batches = [list(switch.units)] if switch.group else [[name] for name in switch.units]
+    reason = words and f"the switch could not begin: {words}"
+    after: dict[str, float] = {}
+    for batch in () if reason else batches:
+        reason = _bring(hosts, switch, batch, rates, after)
+        if reason:
+            break
+    if not reason:
+        reason = _accepted(hosts, switch, after, before)
+    if not reason:
+        return ""
+    return _back(hosts, switch, f"generation {number}: {reason}", reason, old is not None)
+
+
+def _host(state: State, name: str) -> Host:
+    found = state.inventory.get_host(name)
+    assert isinstance(found, Host)  # noqa: S101
+    return found
+
+
+def _bring(
+    hosts: _Hosts, switch: Switch, batch: Sequence[str], rates: Mapping[str, float],
+    after: dict[str, float],
+) -> str:  # fmt: skip
+    """Stop the old on `batch`, start the new, judge it."""
+    stopped = time.monotonic()
+    hosts.say(f"{', '.join(batch)}: the old one ends; what it has begun may finish")
+    reason = _halted(hosts, switch, batch)
+    reason = reason or hosts.every(batch, lambda _: f"{TOOL} place {switch.to}")
+    began = time.monotonic()
+    reason = reason or _started(hosts, switch, batch)
+    if reason:
+        return reason
+    now = time.monotonic()
+    hosts.say(
+        f"{', '.join(batch)}: a completion came after {now - stopped:.0f} s without an answer, "
+        f"{now - began:.0f} s of them the start of the new one"
+    )
+    servers = [name for name in batch if f"{'vllm'}.service" in switch.units[name]]
+    for name in servers:
+        reason = _judged(hosts, switch, name, rates, after)
+        if reason:
+            return reason
+    return ""
+
+
+def _halted(hosts: _Hosts, switch: Switch, batch: Sequence[str]) -> str:
+    """In order: vLLM, workers, head."""
+    if not switch.group:
+        return hosts.every(batch, lambda _: f"{TOOL} halt")
+    others = [name for name in batch if name != switch.head]
+    return (
+        hosts.every([switch.head], lambda _: f"{TOOL} halt vllm.service")
+        or hosts.every(others, lambda _: f"{TOOL} halt")
+        or hosts.every([switch.head], lambda _: f"{TOOL} halt")
+    )
+
+
+def _started(hosts: _Hosts, switch: Switch, batch: Sequence[str]) -> str:
+    limit_s = switch.start_timeout_s + 120
+    if not switch.group:
+        return _vllm(hosts, batch[0], limit_s)
+    others = [name for name in batch if name != switch.head]
+    reason = hosts.every([switch.head], lambda _: f"{TOOL} start ray-head.service")
+    reason = reason or hosts.every(others, lambda _: f"{TOOL} start ray-worker.service")
+    if reason:
+        return reason
+    wait = f"timeout {switch.join_timeout_s} {paths.SCRIPTS}/wait-for-gpus {switch.gpus}"
+    good, words = hosts.call(switch.head, wait)
+    if not good:
+        return (
+            f"Ray did not show {switch.gpus} GPUs within {switch.join_timeout_s} s: {_last(words)}"
+        )
+    return _vllm(hosts, switch.head, limit_s)
+
+
+def _vllm(hosts: _Hosts, name: str, limit_s: int) -> str:
+    """Start vLLM on `name` and wait for its first completion."""
+    good, mark = hosts.call(name, "journalctl -n 0 --show-cursor | sed -n 's/^-- cursor: //p'")
+    good, words = hosts.call(name, f"timeout {limit_s} {TOOL} start --wait vllm.service")
+    if good:
+        return ""
+    since = f"--after-cursor={shlex.quote(mark.strip())}" if mark.strip() else "-b"
+    journal = f"journalctl --no-pager --output=cat --unit=vllm.service {since}"
+    _, log = hosts.call(name, journal)
+    for line in log.splitlines()[-_LOG_LINES:]:
+        hosts.say(f"{name}: vllm.service: {line}")
+    return f"vLLM did not start on {name}: {_cause(log) or _last(words)}"
+
+
+def _measured(hosts: _Hosts, name: str, switch: Switch) -> float | None:
+    """Tokens per second of what serves on `name`; None where it does not, or cannot say."""
+    if switch.measure_s == 0:
+        return None
+    good, _ = hosts.call(name, "systemctl --quiet is-active vllm.service")
+    if not good:
+        hosts.say(f"{name}: nothing answers that the new one could be compared with")
+        return None
+    rate, words = _rate(hosts, name, switch)
+    if rate is None:
+        hosts.say(f"{name}: the old one cannot be measured: {words}")
+        return None
+    hosts.say(f"{name}: {rate:.1f} tokens/s before")
+    return rate
+
+
+def _rate(hosts: _Hosts, name: str, switch: Switch) -> tuple[float | None, str]:
+    load = f"{_PROBE} load --seconds {switch.measure_s} --requests {switch.measure_requests}"
+    good, words = hosts.call(name, load)
+    try:
+        found = json.loads(words.splitlines()[-1]) if good else {}
+        if found.get("failed"):
+            return None, f"a completion failed: {found['failed'][0]}"
+        return float(found["tokens_per_s"]), ""
+    except (ValueError, KeyError, IndexError):
+        return None, _last(words)
+
+
+def _judged(
+    hosts: _Hosts, switch: Switch, name: str, rates: Mapping[str, float], after: dict[str, float]
+) -> str:
+    """Completions under load, and their rate against the one from before."""
+    if switch.measure_s == 0:
+        return ""
+    best = 0.0
+    for _ in range(2):  # another load of the machine may fall into the first
+        rate, words = _rate(hosts, name, switch)
+        if rate is None:
+            return f"completions under load fail on {name}: {words}"
+        best = max(best, rate)
+        slower = 100 * (1 - best / rates[name]) if rates.get(name) else 0.0
+        if slower <= switch.slower_percent:
+            after[name] = best
+            compared = f", {rates[name]:.1f} before" if name in rates else ""
+            hosts.say(f"{name}: {best:.1f} tokens/s{compared}")
+            return ""
+    return (
+        f"{best:.1f} tokens/s on {name}, {rates[name]:.1f} before: {slower:.0f} % slower, more than "
+        f"upgrade.slower_percent {switch.slower_percent:g}"
+    )
+
+
+def _accepted(
+    hosts: _Hosts, switch: Switch, after: Mapping[str, float], before: str | None
+) -> str:
+    """On all hosts at once: what is cut off here is a matter of milliseconds."""
+    rate = next(iter(after.values()), None)
+    words = hosts.every(
+        switch.units,
+        lambda _: f"{TOOL} accept {switch.to}" + ("" if rate is None else f" {rate:.2f}"),
+    )
+    if words:
+        return f"it could not be accepted: {words}"
+    then = f"{TOOL} prune {switch.keep}"
+    if switch.note is not None and before is not None:
+        status, reason = switch.note
+        then = f"{TOOL} note {before} {status} {shlex.quote(reason)} && {then}"
+    words = hosts.every(switch.units, lambda _: then)
+    if words:
+        hosts.say(f"old generations are not forgotten: {words}")
+    return ""
+
+
+def _back(hosts: _Hosts, switch: Switch, told: str, reason: str, had: bool) -> str:
+    """Undo it on all hosts, wait until the old one serves, and say so."""
+    hosts.say(f"{told}; going back")
+    began = time.monotonic()
+    verdict = f"failed {shlex.quote(reason)}"
+    hosts.every(switch.units, lambda _: f"{TOOL} verdict {verdict}")
+    words = hosts.every(switch.units, lambda _: f"{TOOL} back")
+    if words:
+        return f"{told}. The way back failed on {words}; the host goes back by itself"
+    if not had:
+        return f"{told}. There was nothing to go back to"
+    servers = [switch.head] if switch.group else list(switch.units)
+    for name in servers:
+        if not _awaited(hosts, name, switch.start_timeout_s + 120):
+            return f"{told}. The old one was put back and does not answer yet on {name}"
+    return f"{told}. The old one serves again, after {time.monotonic() - began:.0f} s"
+
+
+def _awaited(hosts: _Hosts, name: str, limit_s: int) -> bool:
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end:
+        # Quiet for a while, so that a person sees that it goes on.
+        look = f"for i in $(seq {_TELL_S}); do systemctl --quiet is-active vllm.service && exit 0; "
+        good, _ = hosts.call(name, f"{look}sleep 1; done; exit 1")
+        if good:
+            return True
+        hosts.say(f"{name}: waits for the old one to answer")
+        time.sleep(0.5)
+    return False
+
+
+def _last(words: str) -> str:
+    lines = [line.strip() for line in words.splitlines() if line.strip()]
+    return lines[-1] if lines else "no words"
+
+
+def _cause(log: str) -> str:
+    """The last line that names an error, without what the logger put before it."""
+    named = [line for line in log.splitlines() if _CAUSE.search(line)]
+    return re.sub(r"^\([^)]*\)\s*", "", named[-1]).strip()[:300] if named else ""

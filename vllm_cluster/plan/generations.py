@@ -1,0 +1,175 @@
+"""Generations: what the units of all hosts were, are and shall be, and what follows from that.
+
+A generation is everything that restarts a container when it changes. Its identity is a digest of
+that, so that a description has one generation, whoever deploys it and how often.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+# Of a digest: enough to tell the generations of one cluster apart.
+ID_DIGITS = 12
+Status = Literal["switching", "good", "failed", "interrupted", "left"]
+
+
+@dataclass(frozen=True)
+class Record:
+    """One generation as a host remembers it. `tokens_per_s`: None where nothing was measured."""
+
+    number: int
+    id: str
+    status: str
+    reason: str = ""
+    image: str = ""
+    model: str = ""
+    vllm: str = ""
+    ray: str = ""
+    tokens_per_s: float | None = None
+    hosts: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """For people."""
+        return f"generation {self.number} (vLLM {self.vllm}, {self.id})"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What one host keeps: the identity that serves, of a switch that is not over, all records.
+
+    `trees`: digests of the files of each generation.
+    """
+
+    current: str | None = None
+    pending: str | None = None
+    records: Mapping[str, Record] = field(default_factory=dict)
+    trees: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def serving(self) -> Record | None:
+        """The record of what serves."""
+        return self.records.get(self.current or "")
+
+
+def read(text: str) -> Kept:
+    """The one line of `generation show`; of a host without it, an empty one."""
+    if not text.strip():
+        return Kept()
+    found: dict[str, Any] = json.loads(text)
+    pending = found.get("pending") or {}
+    return Kept(
+        current=found.get("current"),
+        pending=pending.get("to"),
+        records={each["id"]: _record(each) for each in found.get("records", [])},
+        trees=found.get("trees", {}),
+    )
+
+
+def _record(found: dict[str, Any]) -> Record:
+    return Record(
+        number=int(found.get("number", 0)),
+        id=str(found["id"]),
+        status=str(found.get("status", "")),
+        reason=str(found.get("reason", "")),
+        image=str(found.get("image", "")),
+        model=str(found.get("model", "")),
+        vllm=str(found.get("vllm", "")),
+        ray=str(found.get("ray", "")),
+        tokens_per_s=found.get("tokens_per_s"),
+        hosts=tuple(found.get("hosts", ())),
+    )
+
+
+def tree_digest(files: Mapping[str, tuple[str, str]]) -> str:
+    """What `generation show` says of these files: path on the host -> mode (octal), content."""
+    lines = [
+        f"{path} {mode} {hashlib.sha256(body.encode()).hexdigest()}\n"
+        for path, (mode, body) in sorted(files.items())
+    ]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def number_of(kept: Mapping[str, Kept], identity: str) -> int:
+    """The number of a generation: the one that some host knows, or the next."""
+    numbers = [each.number for one in kept.values() for each in one.records.values()]
+    known = [one.records[identity].number for one in kept.values() if identity in one.records]
+    return max(known) if known else max(numbers, default=0) + 1
+
+
+def serving(kept: Mapping[str, Kept], head: str) -> str | None:
+    """The identity to go back to: what the head serves, or some host where the head is new."""
+    order = sorted(kept, key=lambda name: name != head)
+    return next((kept[name].current for name in order if kept[name].current), None)
+
+
+def switches(kept: Mapping[str, Kept], identity: str) -> bool:
+    """Whether a host serves another generation. A host that serves none just joins."""
+    return any(one.current not in {None, identity} for one in kept.values())
+
+
+def objection(kept: Mapping[str, Kept], identity: str) -> str:
+    """Why a deploy must not bring `identity` unasked: it failed, or a person left it."""
+    if not switches(kept, identity):
+        return ""
+    for one in kept.values():
+        record = one.records.get(identity)
+        if record is None or record.status not in {"failed", "left"}:
+            continue
+        what = "failed" if record.status == "failed" else "was left"
+        again = "to try it again as it is: make upgrade RETRY=yes (pyinfra's --data retry=yes)"
+        return (
+            f"the description is {record.text()}, which {what}: {record.reason}. "
+            f"Correct the description; {again}"
+        )
+    return ""
+
+
+def target(kept: Mapping[str, Kept], head: str, number: int | None) -> Record | str:
+    """The generation to roll back to, or why there is none."""
+    now = serving(kept, head)
+    if now is None:
+        return "no generation serves on any host; deploys/cluster.py makes one"
+    records = {each.id: each for one in kept.values() for each in one.records.values()}
+    wanted = [each for each in records.values() if each.number == number]
+    if number is None:
+        before = [e for e in records.values() if e.status == "good" and e.id != now]
+        wanted = sorted(before, key=lambda each: each.number)[-1:]
+    if not wanted:
+        known = ", ".join(str(e.number) for e in sorted(records.values(), key=lambda e: e.number))
+        asked = "an earlier one that served" if number is None else f"number {number}"
+        return f"there is no generation to go back to, {asked}; kept are {known}"
+    found = wanted[0]
+    if found.id == now:
+        return f"{found.text()} serves already"
+    lacking = sorted(name for name, one in kept.items() if found.id not in one.trees)
+    if lacking:
+        return (
+            f"{', '.join(lacking)} has not kept {found.text()}: new or made again since then; "
+            "deploy the description that it came from"
+        )
+    gone = sorted(set(found.hosts) - set(kept))
+    if gone:
+        return f"{found.text()} ran on {', '.join(gone)} too, which is not in the description"
+    return found
+
+
+def summary(kept: Mapping[str, Kept], head: str) -> str:
+    """One line for status; empty where nothing was ever deployed."""
+    now = serving(kept, head)
+    records = {each.id: each for one in kept.values() for each in one.records.values()}
+    if now is None or now not in records:
+        return ""
+    told = [f"serving {records[now].text()}"]
+    different = sorted(n for n, one in kept.items() if one.current not in {None, now})
+    if different:
+        told.append(f"{', '.join(different)} has another: run the deploy again")
+    if any(one.pending for one in kept.values()):
+        told.append("a switch is under way")
+    last = max(records.values(), key=lambda each: each.number)
+    if last.id != now and last.status in {"failed", "left", "interrupted"}:
+        told.append(f"generation {last.number} {last.status} because {last.reason}")
+    return "; ".join(told)
