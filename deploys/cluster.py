@@ -6,6 +6,7 @@ from vllm_cluster.steps.docker import docker_step
 from vllm_cluster.steps.files import base_step
 from vllm_cluster.steps.fingerprint import fingerprint_step
 from vllm_cluster.steps.firewall import firewall_step
+from vllm_cluster.steps.generations import keep_step, known_step, switch_step
 from vllm_cluster.steps.gpu import gpu_kept_step, gpu_step
 from vllm_cluster.steps.image import image_step
 from vllm_cluster.steps.kernel import kernel_step
@@ -19,6 +20,7 @@ from vllm_cluster.steps.weights import weights_step
 
 here.send_at_once()
 lock_step(file=__file__)
+known_step()  # what failed before is not tried again unasked
 names_step()
 card_step()
 disks_step()  # before anything is written beneath a mount point
@@ -33,8 +35,10 @@ image_step()
 weights_step()
 secrets_step()
 align_step()  # before anything that runs is stopped or started
+switch_step()  # all hosts to another generation and back, where another one serves
 units_step()
 former_secrets_step()  # what read them has ended
 start_step()
+keep_step()
 gpu_kept_step()
 fingerprint_step()  # of the host as this run leaves it

@@ -31,6 +31,7 @@ COMMANDS = {
     ),
     "rebuild": ("vllm_cluster.commands.rebuild", "Make a host again from nothing."),
     "seed": ("vllm_cluster.commands.seed", "What an installer is told of a host."),
+    "rollback": ("vllm_cluster.commands.rollback", "Back to an earlier generation, on all hosts."),
     "restart": ("vllm_cluster.commands.restart", "Stop in order, start again; requests finish."),
     "stop": ("vllm_cluster.commands.stop", "Stop in order; running requests finish."),
     "start": ("vllm_cluster.commands.start", "Start what lies on the hosts."),

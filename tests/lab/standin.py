@@ -38,14 +38,19 @@ while (my $worker = $listen->accept) { push @kept, $worker }
 """
 _VLLM = """#!/bin/bash
 trap 'exit 0' TERM
+if [ -e /broken ]; then cat /broken >&2; exit 1; fi
 echo "serving nothing"
 while :; do sleep 1 & wait $!; done
 """
 _PYTHON = """#!/bin/bash
 case "$*" in
   *" gpus"*) echo 99 ;;
-  *completion*) echo "one token" ;;
+  *completion*) while [ -e /mute ]; do sleep 1; done; echo "one token" ;;
   *watch.py*) while :; do echo "well as a stand-in"; sleep 2 & wait $!; done ;;
+  *" load "*) cat /load ;;
+  # `python3 -`: vLLM judges its arguments, and dislikes one.
+  "- "*--max-num-seqs=13*) echo "refused: vLLM refuses: ValueError: 13 is too few" >&2; exit 1 ;;
+  "- "*) ;;
   *) cat /versions ;;
 esac
 """
@@ -65,9 +70,28 @@ VERSIONS = {
 TAG = "vllm-cluster/standin:1"
 
 
-def write(lab: Lab, archive: Path, versions: dict[str, str] | None = None, tag: str = TAG) -> Path:
-    """Write a `docker save` archive whose image claims `versions`; returns its path."""
-    layer = _layer(lab.lower, {**VERSIONS, **(versions or {})})
+def write(
+    lab: Lab,
+    archive: Path,
+    versions: dict[str, str] | None = None,
+    tag: str = TAG,
+    *,
+    lacks: tuple[str, ...] = (),
+    broken: str = "",
+    mute: bool = False,
+    tokens_per_s: float = 100.0,
+) -> Path:
+    """Write a `docker save` archive whose image claims `versions`; returns its path.
+
+    `lacks`: packages that are not in it. `broken`: what its server says before it ends.
+    `mute`: no completion ever comes.
+    """
+    claimed = {k: v for k, v in {**VERSIONS, **(versions or {})}.items() if k not in lacks}
+    load = {"tokens_per_s": tokens_per_s, "failed": []}
+    extra = {"load": json.dumps(load), **({"broken": broken + "\n"} if broken else {})}
+    if mute:
+        extra["mute"] = ""
+    layer = _layer(lab.lower, claimed, extra)
     digest = hashlib.sha256(layer).hexdigest()
     config = json.dumps({
         "architecture": "amd64", "os": "linux", "config": {"Env": ["PATH=/usr/bin:/bin"]},
@@ -82,7 +106,7 @@ def write(lab: Lab, archive: Path, versions: dict[str, str] | None = None, tag: 
     return archive
 
 
-def _layer(lower: Path, versions: dict[str, str]) -> bytes:
+def _layer(lower: Path, versions: dict[str, str], extra: dict[str, str]) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name in (*_PROGRAMS, *_LIBRARIES):
@@ -100,9 +124,11 @@ def _layer(lower: Path, versions: dict[str, str]) -> bytes:
                            ("nvidia-smi", _SMI)):  # fmt: skip
             _add(tar, f"usr/bin/{name}", text.encode(), mode=0o755)
         _add(tar, "usr/bin/mkdir", b"#!/bin/bash\n", mode=0o755)
-        for name in ("ray", "vllm", "torch"):
+        for name in [name for name in ("ray", "vllm", "torch") if name in versions]:
             _add(tar, f"{PACKAGES}/{name}-{versions[name]}.dist-info/METADATA", b"")
         _add(tar, HEADER, f'#define PY_VERSION "{versions["python"]}"\n'.encode())
+        for name, text in extra.items():
+            _add(tar, name, text.encode())
         _add(tar, "versions", "".join(f"{k} {v}\n" for k, v in versions.items()).encode())
     return buffer.getvalue()
 

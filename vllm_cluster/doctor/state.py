@@ -13,6 +13,7 @@ from vllm_cluster.doctor.ending import last_end
 from vllm_cluster.doctor.examine import Examination
 from vllm_cluster.facts.doctor.model import HostFacts, Unit
 from vllm_cluster.facts.doctor.script import unit_names
+from vllm_cluster.plan import generations
 
 _WORDS = 120  # of a reason; more does not fit on one screen
 _RANK = re.compile(r"rank (\d+) in world size \d+ is assigned .*?PP rank (\d+),.*?TP rank (\d+)")
@@ -57,6 +58,7 @@ def to_json(examination: Examination) -> dict[str, Any]:
         "layout": f"TP={plan.tensor} x PP={plan.pipeline}",
         "exit_code": examination.exit_code,
         "hosts": {name: _host(examination, name) for name in plan.hosts},
+        "generation": _generation(examination),
         "ranks": [placed.__dict__ for placed in ranks(examination)],
         "api": {
             "address": f"http://{plan.hosts[plan.head].address}:{plan.api_port}/v1",
@@ -69,6 +71,21 @@ def to_json(examination: Examination) -> dict[str, Any]:
         "first_cause": next(
             (f.to_json() for f, why in examination.findings if why is None
              and f.severity != "warning"), None),
+    }  # fmt: skip
+
+
+def _generation(examination: Examination) -> dict[str, Any]:
+    kept = {name: facts.generations for name, facts in examination.look.facts.items()}
+    records = {each.id: each for one in kept.values() for each in one.records.values()}
+    return {
+        "text": generations.summary(kept, examination.case.plan.head),
+        "serving": {name: one.serving.number if one.serving else None
+                    for name, one in kept.items()},
+        "kept": [
+            {"number": r.number, "id": r.id, "status": r.status, "reason": r.reason,
+             "image": r.image, "vllm": r.vllm, "ray": r.ray, "tokens_per_s": r.tokens_per_s}
+            for r in sorted(records.values(), key=lambda each: each.number)
+        ],
     }  # fmt: skip
 
 
@@ -146,6 +163,8 @@ def text(examination: Examination) -> str:
         note = "" if placed.found in {"", placed.planned} else "   <- not where the plan has it"
         lines.append(f"{placed.rank:>4}  {placed.pp_rank:>2}  {placed.tp_rank:>2}  "
                      f"{placed.planned:<12}  {where}{note}")  # fmt: skip
+    if told["generation"]["text"]:
+        lines += ["", told["generation"]["text"]]
     lines += ["", *_api_lines(told["api"]), ""]
     cause = told["first_cause"]
     lines.append(

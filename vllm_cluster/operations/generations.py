@@ -6,7 +6,7 @@ import json
 import shlex
 import threading
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -21,7 +21,7 @@ from vllm_cluster.operations.files import File
 from vllm_cluster.operations.refuse import refuse
 from vllm_cluster.operations.switching import Switch, run
 from vllm_cluster.plan import generations
-from vllm_cluster.plan.generations import Kept, Record
+from vllm_cluster.plan.generations import Kept
 
 
 @dataclass
@@ -38,6 +38,11 @@ _seen: WeakKeyDictionary[State, _Seen] = WeakKeyDictionary()
 
 def _of(state: State) -> _Seen:
     return _seen.setdefault(state, _Seen())
+
+
+def seen(state: State) -> Mapping[str, Kept]:
+    """What the hosts of this run keep, by host, as far as they were asked."""
+    return _of(state).kept
 
 
 @operation()
@@ -90,11 +95,12 @@ def switched(switch: Switch) -> Generator[StringCommand | FunctionCommand, None,
     if not generations.switches(kept, switch.to):
         host.noop("no other generation serves")
         return
-    missing = [name for name in switch.units if name not in kept]
+    active = {each.name for each in host.state.active_hosts}
+    missing = [name for name in switch.units if name not in active]
     if missing and host.state.current_stage == StateStage.Execute:
         yield refuse(
-            f"another generation is for all hosts at once, and this run leaves out "
-            f"{', '.join(missing)}; run it without --limit"
+            f"another generation is for all hosts at once, and this run has lost or leaves out "
+            f"{', '.join(missing)}; mend it, and run without --limit"
         )
         return
     yield FunctionCommand(_switch, (switch,), {})
@@ -102,27 +108,45 @@ def switched(switch: Switch) -> Generator[StringCommand | FunctionCommand, None,
 
 def _switch(state: State, each: Host, switch: Switch) -> bool:
     """The first host does it for all; the others wait for it here, and share its end."""
-    seen = _of(state)
-    with seen.mutex:
-        if seen.reason is None:
-            seen.reason = run(state, each, switch, seen.kept)
-    if seen.reason:
-        each.log_styled(seen.reason, fg="red")
-    return not seen.reason
+    one = _of(state)
+    with one.mutex:
+        if one.reason is None:
+            one.reason = run(state, each, switch, one.kept)
+    if one.reason:
+        each.log_styled(one.reason, fg="red")
+    return not one.reason
 
 
 @operation()
 def recorded(identity: str, record: Mapping[str, Any]) -> Generator[StringCommand, None, None]:
     """Keep what this host serves now: the way back of the next switch."""
-    seen = _of(host.state)
-    kept = seen.kept.get(host.name, Kept())
-    if kept.current is not None or seen.reason == "":
+    one = _of(host.state)
+    kept = one.kept.get(host.name, Kept())
+    if kept.current is not None or one.reason == "":
         host.noop("what serves is kept")
         return
-    whole = {**record, "number": generations.number_of(seen.kept, identity)}
+    whole = {**record, "number": generations.number_of(one.kept, identity)}
     yield StringCommand(f"{TOOL} adopt {identity} {shlex.quote(json.dumps(whole))}")
 
 
-def target(state: State, head: str, number: int | None) -> Record | str:
-    """The generation to roll back to by what the hosts of this run keep, or why there is none."""
-    return generations.target(_of(state).kept, head, number)
+@operation()
+def returned(
+    switch: Switch, number: int | None, note: str
+) -> Generator[StringCommand | FunctionCommand, None, None]:
+    """Go back to generation `number`, or to the last before this one that served."""
+    kept = _of(host.state).kept
+    found = generations.target(kept, switch.head, number)
+    if isinstance(found, str):
+        yield refuse(found)
+        return
+    image, model = shlex.quote(found.image), shlex.quote(found.model)
+    whole = replace(
+        switch,
+        to=found.id,
+        record={"number": found.number},
+        needs=f"docker image inspect --format there {image} && ls -d {model}",
+        note=("left", note),
+        # What is asked for by a person is not weighed against what the person leaves.
+        measure_s=0,
+    )
+    yield FunctionCommand(_switch, (whole,), {})

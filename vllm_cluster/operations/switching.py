@@ -34,7 +34,8 @@ _CAUSE = re.compile(r"\b\w*(?:Error|Exception)\b:|\berror:|^refused: |no complet
 class Switch:
     """What to switch to, and how it is judged. `units` by host; `group`: one vLLM over all hosts.
 
-    `note`: status and reason for the generation that is left, where a person leaves it.
+    `needs`: a command that must succeed on every host before anything changes. `note`: status and
+    reason for the generation that is left, where a person leaves it.
     """
 
     to: str
@@ -49,8 +50,8 @@ class Switch:
     join_timeout_s: int
     start_timeout_s: int
     keep: int
+    needs: str = ""
     note: tuple[str, str] | None = None
-    retry: bool = False
 
 
 @dataclass
@@ -94,7 +95,12 @@ def run(state: State, leader: Host, switch: Switch, kept: Mapping[str, Kept]) ->
     hosts = _Hosts({n: _host(state, n) for n in switch.units}, leader.log)
     before = generations.serving(kept, switch.head)
     number = generations.number_of(kept, switch.to)
-    old = next((one.records[before] for one in kept.values() if before in one.records), None)
+    found = (one.records.get(before or "") for one in kept.values())
+    old = next((record for record in found if record is not None), None)
+    if switch.needs:
+        words = hosts.every(switch.units, lambda _: switch.needs)
+        if words:
+            return f"generation {number} cannot come back, nothing was changed: {words}"
     hosts.say(f"generation {number} shall follow generation {old.number if old else 'none'}")
     servers = [switch.head] if switch.group else list(switch.units)
     rates = {name: rate for name in servers if (rate := _measured(hosts, name, switch)) is not None}
@@ -140,7 +146,7 @@ def _bring(
         f"{', '.join(batch)}: a completion came after {now - stopped:.0f} s without an answer, "
         f"{now - began:.0f} s of them the start of the new one"
     )
-    servers = [name for name in batch if f"{'vllm'}.service" in switch.units[name]]
+    servers = [name for name in batch if "vllm" in switch.units[name]]
     for name in servers:
         reason = _judged(hosts, switch, name, rates, after)
         if reason:
@@ -239,14 +245,12 @@ def _judged(
             hosts.say(f"{name}: {best:.1f} tokens/s{compared}")
             return ""
     return (
-        f"{best:.1f} tokens/s on {name}, {rates[name]:.1f} before: {slower:.0f} % slower, more than "
-        f"upgrade.slower_percent {switch.slower_percent:g}"
+        f"{best:.1f} tokens/s on {name}, {rates[name]:.1f} before: {slower:.0f} % slower, more "
+        f"than upgrade.slower_percent {switch.slower_percent:g}"
     )
 
 
-def _accepted(
-    hosts: _Hosts, switch: Switch, after: Mapping[str, float], before: str | None
-) -> str:
+def _accepted(hosts: _Hosts, switch: Switch, after: Mapping[str, float], before: str | None) -> str:
     """On all hosts at once: what is cut off here is a matter of milliseconds."""
     rate = next(iter(after.values()), None)
     words = hosts.every(

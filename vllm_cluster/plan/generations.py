@@ -30,6 +30,7 @@ class Record:
     vllm: str = ""
     ray: str = ""
     tokens_per_s: float | None = None
+    head: str = ""
     hosts: tuple[str, ...] = ()
 
     def text(self) -> str:
@@ -41,13 +42,14 @@ class Record:
 class Kept:
     """What one host keeps: the identity that serves, of a switch that is not over, all records.
 
-    `trees`: digests of the files of each generation.
+    `trees`: digests of the files of each generation. `checked`: those whose arguments vLLM takes.
     """
 
     current: str | None = None
     pending: str | None = None
     records: Mapping[str, Record] = field(default_factory=dict)
     trees: Mapping[str, str] = field(default_factory=dict)
+    checked: tuple[str, ...] = ()
 
     @property
     def serving(self) -> Record | None:
@@ -66,6 +68,7 @@ def read(text: str) -> Kept:
         pending=pending.get("to"),
         records={each["id"]: _record(each) for each in found.get("records", [])},
         trees=found.get("trees", {}),
+        checked=tuple(found.get("checked", ())),
     )
 
 
@@ -80,6 +83,7 @@ def _record(found: dict[str, Any]) -> Record:
         vllm=str(found.get("vllm", "")),
         ray=str(found.get("ray", "")),
         tokens_per_s=found.get("tokens_per_s"),
+        head=str(found.get("head", "")),
         hosts=tuple(found.get("hosts", ())),
     )
 
@@ -143,6 +147,11 @@ def target(kept: Mapping[str, Kept], head: str, number: int | None) -> Record | 
         asked = "an earlier one that served" if number is None else f"number {number}"
         return f"there is no generation to go back to, {asked}; kept are {known}"
     found = wanted[0]
+    return _obstacle(kept, head, found, now) or found
+
+
+def _obstacle(kept: Mapping[str, Kept], head: str, found: Record, now: str) -> str:
+    """Why the hosts cannot run `found` as it was; empty where they can."""
     if found.id == now:
         return f"{found.text()} serves already"
     lacking = sorted(name for name, one in kept.items() if found.id not in one.trees)
@@ -151,10 +160,14 @@ def target(kept: Mapping[str, Kept], head: str, number: int | None) -> Record | 
             f"{', '.join(lacking)} has not kept {found.text()}: new or made again since then; "
             "deploy the description that it came from"
         )
+    if found.head != head:
+        return (
+            f"{found.text()} had its head on {found.head}; deploy the description that it came from"
+        )
     gone = sorted(set(found.hosts) - set(kept))
     if gone:
         return f"{found.text()} ran on {', '.join(gone)} too, which is not in the description"
-    return found
+    return ""
 
 
 def summary(kept: Mapping[str, Kept], head: str) -> str:

@@ -46,6 +46,7 @@ WEIGHTS_VERIFY = "vllm-cluster-weights-verify"
 UNITS_STATE = "/run/vllm-cluster/units"
 
 # Where the containers see the files above. Not /run/secrets: images use it for their own.
+IN_SECRETS = "/run/vllm-cluster/"
 IN_TOKEN = "/run/vllm-cluster/ray-token"  # noqa: S105  a path
 IN_API_KEY = "/run/vllm-cluster/api-key"
 IN_SCRIPTS = "/opt/vllm-cluster"

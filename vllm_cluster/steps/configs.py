@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 
-from vllm_cluster.plan import HostPlan, Plan, environment, paths, probe
+from vllm_cluster.plan import HostPlan, Plan, environment, generations, paths, probe
 from vllm_cluster.plan.containers import VLLM, labelled
 from vllm_cluster.steps.render import plain, render
 
@@ -33,6 +33,17 @@ def digest(plan: Plan, host: HostPlan, unit: str, env: str, secrets: Mapping[str
         inside if unit == VLLM else (),
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def generation(plan: Plan, secrets: Mapping[str, str]) -> str:
+    """The identity of all that restarts a container of the cluster when it changes."""
+    parts = [
+        (name, unit, digest(plan, host, unit, "", secrets))
+        for name, host in sorted(plan.hosts.items())
+        for unit in host.units
+    ]
+    whole = json.dumps([parts, sorted(plan.environment.items())])
+    return hashlib.sha256(whole.encode()).hexdigest()[: generations.ID_DIGITS]
 
 
 def unit_file(plan: Plan, host: HostPlan, unit: str, config: str) -> str:

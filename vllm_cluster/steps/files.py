@@ -6,8 +6,8 @@ from pyinfra.context import host
 from vllm_cluster.operations import files, packages
 from vllm_cluster.operations.files import Directory, File, Merged
 from vllm_cluster.plan import members, paths, signs
-from vllm_cluster.steps import configs, here
-from vllm_cluster.steps.render import plain
+from vllm_cluster.steps import here
+from vllm_cluster.steps.render import plain, render
 
 _LEFT = (
     "left the description and may still run what it ran for this cluster; "
@@ -15,7 +15,7 @@ _LEFT = (
 )
 SCRIPTS = (
     "serve", "wait-for-head", "wait-for-gpus", "await-completion", "attempt", "host-ready",
-    "end-container", "watch", "watch.py", "door", "weights-ready",
+    "end-container", "watch", "watch.py", "door", "generation", "weights-ready",
 )  # fmt: skip
 
 
@@ -41,9 +41,10 @@ def base_step() -> None:
     for script in SCRIPTS:
         path = f"{paths.SCRIPTS}/{script}"
         wanted[path] = File(plain(path), mode="755")
-    probe = f"{paths.SCRIPTS}/probe.py"
-    wanted[probe] = File(configs.probe_file(here.plan(), here.this()), mode="755")
     wanted[f"{paths.SCRIPTS}/signs"] = File(signs.patterns(), ours=False)
+    # Enabled only while a switch of generations is under way.
+    unit = f"{paths.UNITS}/{paths.GENERATION_UNIT}"
+    wanted[unit] = File(render(unit, plan=here.plan(), paths=paths))
     files.place(name="Write the directories and scripts of the cluster", wanted=wanted)
 
 

@@ -14,10 +14,10 @@ from vllm_cluster.steps.render import render
 @deploy("Units")
 def units_step() -> None:
     """Write the units and what they read; stop those that run something older."""
-    env = _environment()
+    env = environment_text()
     # Asked for when they run: which model a revision is may be known only once a host has it.
     files.place(
-        name="Write the environment and the units of Ray and vLLM", wanted=lambda: _files(env)
+        name="Write the environment and the units of Ray and vLLM", wanted=lambda: wanted_files(env)
     )
     units.ended(
         name="Stop what runs an older configuration, or a role that this host has no more",
@@ -33,7 +33,7 @@ def units_step() -> None:
 @deploy("Ray and vLLM")
 def start_step() -> None:
     """Start Ray everywhere, then vLLM on the head, which waits until Ray shows every GPU."""
-    env, ray = _environment(), here.plan().backend == "ray"
+    env, ray = environment_text(), here.plan().backend == "ray"
     units.active(
         name="Start Ray" if ray else "Start vLLM",
         units=lambda: [*_timers(), *(u for u in _units(env) if not ray or u.container != "vllm")],
@@ -42,9 +42,12 @@ def start_step() -> None:
         units.active(name="Start vLLM and wait for a completion", units=lambda: _units(env)[-1:])
 
 
-def _files(env: str) -> dict[str, File | Directory]:
+def wanted_files(env: str) -> dict[str, File | Directory]:
+    """All that belongs to this generation on this host; `env` is the text of cluster.env."""
     plan, this = here.plan(), here.this()
     wanted: dict[str, File | Directory] = {
+        # It asks for the model by its name, on its port: the one that serves, not the next.
+        f"{paths.SCRIPTS}/probe.py": File(configs.probe_file(plan, this), mode="755"),
         paths.ENVIRONMENT: File(env),
         f"{paths.VLLM_CONFIG}/ray_non_carry_over_env_vars.json": File(
             environment.not_carried_json(), ours=False
@@ -68,7 +71,8 @@ def _timers() -> list[Unit]:
     return [Unit(f"{paths.WEIGHTS_VERIFY}.timer")] if here.plan().weights.copied else []
 
 
-def _environment() -> str:
+def environment_text() -> str:
+    """The text of cluster.env on this host."""
     plan, this = here.plan(), here.this()
     return configs.environment_file(plan, this, here.interface())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from vllm_cluster.facts.doctor.gpu_model import Gpus, RdmaPort
+from vllm_cluster.plan.generations import Kept
 
 
 @dataclass(frozen=True)
@@ -331,6 +332,7 @@ class HostFacts:
     gpus: Gpus = field(default_factory=Gpus)
     rdma: tuple[RdmaPort, ...] = ()
     rank_lines: tuple[str, ...] = ()
+    generations: Kept = field(default_factory=Kept)
     raylet: Answer = Answer()
     ray: Ray = Ray()
     api: Api = Api()

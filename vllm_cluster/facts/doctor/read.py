@@ -54,6 +54,7 @@ def parse(name: str, output: str, *, arrived_s: float | None = None) -> HostFact
         gpus=gpus(sections),
         rdma=read_network.rdma(sections),
         rank_lines=sections.one("ranks").lines,
+        generations=read_host.generations(sections),
         raylet=read_services.answer(sections.one("raylet")),
         ray=read_services.ray(sections),
         api=read_services.api(sections),

@@ -8,6 +8,8 @@ import re
 from vllm_cluster.facts.doctor.model import Disk, File, Model, Mount, System, Unit, Verified
 from vllm_cluster.facts.doctor.sections import Section, Sections
 from vllm_cluster.plan import paths
+from vllm_cluster.plan.generations import Kept
+from vllm_cluster.plan.generations import read as read_generations
 
 _DF_COLUMNS = 6
 
@@ -172,3 +174,11 @@ def verified(sections: Sections) -> Verified:
         return Verified(float(report["ended"]), bool(report["ok"]), tuple(words))
     except (json.JSONDecodeError, KeyError, TypeError, ValueError):
         return Verified()
+
+
+def generations(sections: Sections) -> Kept:
+    """What `generation show` prints; nothing where a deploy never was, or where it failed."""
+    try:
+        return read_generations(sections.one("generations").text)
+    except (ValueError, KeyError, TypeError):
+        return Kept()

@@ -106,6 +106,7 @@ def _values(plan: Plan, host: HostPlan, salt: str, log_lines: int, *, deep: bool
                 "weights": plan.weights_directory,
                 "state": paths.STATE,
                 "ray_directory": paths.RAY_SESSIONS,
+                "generation_tool": f"{paths.SCRIPTS}/generation",
                 "docker_root": "/var/lib/docker",
                 "secrets_directory": paths.SECRETS,
                 "units_state": paths.UNITS_STATE,

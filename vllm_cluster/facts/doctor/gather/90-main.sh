@@ -28,6 +28,8 @@ main() {
   unit_logs
   unit_ends
   rank_lines
+  begin generations
+  if [ -x "$generation_tool" ]; then "$generation_tool" show; fi
   begin disk "$weights"
   collect weights
   collect names

@@ -1,0 +1,92 @@
+"""What follows from the generations that hosts keep."""
+
+from __future__ import annotations
+
+import json
+
+from vllm_cluster.plan import generations
+from vllm_cluster.plan.generations import Kept, Record, read
+
+
+def record(number: int, status: str = "good", reason: str = "") -> Record:
+    return Record(number, f"g{number}", status, reason, vllm="0.33.0", head="a", hosts=("a", "b"))
+
+
+def kept(current: str | None, *records: Record, pending: str | None = None) -> Kept:
+    every = {each.id: each for each in records}
+    return Kept(current, pending, every, dict.fromkeys(every, "digest"))
+
+
+def test_numbers_are_the_clusters_not_a_hosts() -> None:
+    hosts = {"a": kept("g2", record(1), record(2)), "b": kept(None)}
+    assert generations.number_of(hosts, "g2") == 2
+    assert generations.number_of(hosts, "new") == 3
+    assert generations.number_of({"a": Kept()}, "new") == 1
+
+
+def test_a_host_without_any_joins_and_does_not_switch() -> None:
+    assert not generations.switches({"a": Kept(), "b": Kept()}, "g1")
+    assert not generations.switches({"a": kept("g1", record(1)), "b": Kept()}, "g1")
+    assert generations.switches({"a": kept("g1", record(1)), "b": Kept()}, "g2")
+
+
+def test_what_failed_or_was_left_is_not_tried_again_unasked() -> None:
+    hosts = {"a": kept("g1", record(1), record(2, "failed", "no completion"))}
+    said = generations.objection(hosts, "g2")
+    assert "generation 2" in said
+    assert "failed: no completion" in said
+    assert "RETRY=yes" in said
+    assert generations.objection(hosts, "g1") == ""
+    assert generations.objection(hosts, "g3") == ""
+    cut_off = {"a": kept("g1", record(1), record(2, "interrupted", "no verdict"))}
+    assert generations.objection(cut_off, "g2") == ""
+
+
+def test_rollback_goes_to_the_last_good_one_before() -> None:
+    hosts = dict.fromkeys(
+        ("a", "b"), kept("g4", record(1), record(2), record(3, "failed", "x"), record(4))
+    )
+    found = generations.target(hosts, "a", None)
+    assert isinstance(found, Record)
+    assert found.number == 2
+    asked = generations.target(hosts, "a", 1)
+    assert isinstance(asked, Record)
+    assert asked.number == 1
+
+
+def test_rollback_says_why_it_cannot() -> None:
+    one = {"a": kept("g1", record(1))}
+    assert "kept are 1" in str(generations.target(one, "a", None))
+    assert "serves already" in str(generations.target(one, "a", 1))
+    assert "no generation serves" in str(generations.target({"a": Kept()}, "a", None))
+    new_host = {"a": kept("g2", record(1), record(2)), "b": kept("g2", record(2))}
+    assert "b has not kept generation 1" in str(generations.target(new_host, "a", None))
+    both = dict.fromkeys(("a", "b"), kept("g2", record(1), record(2)))
+    assert "had its head on a" in str(generations.target(both, "b", None))
+    fewer = {"a": both["a"]}
+    assert "ran on b too" in str(generations.target(fewer, "a", None))
+
+
+def test_summary_names_what_serves_and_what_failed() -> None:
+    hosts = dict.fromkeys(("a", "b"), kept("g1", record(1), record(2, "failed", "ValueError: x")))
+    assert generations.summary(hosts, "a") == (
+        "serving generation 1 (vLLM 0.33.0, g1); generation 2 failed because ValueError: x"
+    )
+    mixed = {"a": kept("g2", record(1), record(2)), "b": kept("g1", record(1), record(2))}
+    assert "b has another" in generations.summary(mixed, "a")
+    assert generations.summary({"a": Kept()}, "a") == ""
+
+
+def test_the_tools_line_is_read() -> None:
+    line = json.dumps({
+        "current": "g1", "pending": {"from": "g1", "to": "g2", "phase": "halted"},
+        "records": [{"id": "g1", "number": 1, "status": "good", "tokens_per_s": 12.5}],
+        "trees": {"g1": "x"}, "checked": ["g1"],
+    })  # fmt: skip
+    found = read(line)
+    assert (found.current, found.pending, found.trees, found.checked) == (
+        "g1", "g2", {"g1": "x"}, ("g1",),
+    )  # fmt: skip
+    assert found.serving is not None
+    assert found.serving.tokens_per_s == 12.5
+    assert read("") == Kept()

@@ -1,0 +1,109 @@
+"""vLLM's own judgement of its arguments, inside the image, while another generation serves."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Generator
+from dataclasses import dataclass
+
+from pyinfra.api.command import StringCommand
+from pyinfra.api.operation import operation
+from pyinfra.context import host
+
+from vllm_cluster.facts.generations import TOOL
+from vllm_cluster.operations.generations import seen
+from vllm_cluster.plan import generations
+from vllm_cluster.plan.model import Container
+
+_LIMIT_S = 900
+_NAME = "vllm-cluster-check"
+# Through the parser, the checks of `vllm serve` and the making of the engine's configuration,
+# which reads the model; it ends where processes would start (vllm/entrypoints/cli/serve.py,
+# vllm/engine/arg_utils.py, 0.26 to 0.33).
+PROGRAM = """
+import sys
+
+def refuse(words):
+    sys.stdout.flush()
+    print("refused: " + words, file=sys.stderr)
+    sys.exit(1)
+
+arguments = sys.argv[1:]
+sys.argv = ["vllm", "serve"]
+if "--distributed-executor-backend=ray" in arguments:
+    try:
+        import ray
+    except ImportError as error:
+        refuse(f"the image has no usable Ray: {error}")
+try:
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.entrypoints.cli.serve import ServeSubcommand
+    from vllm.usage.usage_lib import UsageContext
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+except Exception as error:
+    refuse(f"the image has no usable vLLM: {type(error).__name__}: {error}")
+try:
+    parser = FlexibleArgumentParser(description="vLLM CLI")
+    command = ServeSubcommand()
+    command.subparser_init(parser.add_subparsers(required=False, dest="subparser"))
+    args = parser.parse_args(["serve", *arguments])
+    command.validate(args)
+    args.model = getattr(args, "model_tag", None) or args.model
+    context = UsageContext.OPENAI_API_SERVER
+    AsyncEngineArgs.from_cli_args(args).create_engine_config(usage_context=context)
+except SystemExit as end:
+    if end.code:
+        refuse("vLLM does not take its arguments, see its words above")
+except Exception as error:
+    refuse(f"vLLM refuses: {type(error).__name__}: {error}")
+print("vLLM takes its arguments")
+"""
+# What a check must not share with the containers that serve.
+_OWN = (
+    "--rm", "--name=", "--network=", "--pid=", "--ipc=", "--restart=", "--log-driver=", "--label=",
+    "--stop-timeout=", "--entrypoint=", "--env-file=/etc/", "--env=RAY_ADDRESS=",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Check:
+    """`container` as vLLM is to be started from, `environment` the file of this generation."""
+
+    identity: str
+    container: Container
+    environment: str
+    secrets: str
+
+
+@operation()
+def accepted(check: Check) -> Generator[StringCommand, None, None]:
+    """Let vLLM in the new image judge its arguments and the model on this host."""
+    kept = seen(host.state)
+    mine = kept.get(host.name)
+    if not generations.switches(kept, check.identity):
+        host.noop("no other generation serves")
+        return
+    if mine is not None and check.identity in mine.checked:
+        host.noop("vLLM took these arguments before")
+        return
+    host.log("vLLM in the image reads its arguments and the model")
+    yield StringCommand(f"docker rm --force {_NAME} >/dev/null 2>&1; true")
+    yield StringCommand(
+        f"timeout {_LIMIT_S} {shlex.join(_command(check))} && {TOOL} checked {check.identity}",
+        _stdin=PROGRAM,
+    )
+
+
+def _command(check: Check) -> list[str]:
+    kept = [
+        option
+        for option in check.container.options
+        if not option.startswith(_OWN) and f"target={check.secrets}" not in option
+    ]
+    # Its own words, not those of a library that greets.
+    quiet = ["--env=VLLM_LOGGING_LEVEL=ERROR", f"--env-file={check.environment}"]
+    words = check.container.command
+    return [
+        "docker", "run", "--rm", "--interactive", f"--name={_NAME}", "--network=none", *kept,
+        *quiet, "--entrypoint=python3", check.container.image, "-", *words[1:],
+    ]  # fmt: skip
