@@ -36,7 +36,7 @@ class Served:
     def image(self, name: str, **how: Any) -> str:
         return str(standin.write(self.cluster.lab, self.folder / f"{name}.tar", **how))
 
-    def describe(self, archive: str | None = None, **args: Any) -> None:
+    def describe(self, archive: str | None = None, /, **args: Any) -> None:
         """The description with another image or further arguments of vLLM."""
         whole = yaml.safe_load((self.folder / "original.yaml").read_text())
         if archive:
@@ -201,7 +201,7 @@ def without_change(served: Served, kind: str) -> str:
     if kind == "no Ray":
         served.describe(served.image("no-ray", lacks=("ray",)))
         return "Ray in the image"
-    served.describe(**{"max-num-seqs": 13})
+    served.describe(None, **{"max-num-seqs": 13})
     return "refused: vLLM refuses: ValueError: 13 is too few"
 
 
