@@ -55,7 +55,8 @@ except SystemExit as end:
     if end.code:
         refuse("vLLM does not take its arguments, see its words above")
 except Exception as error:
-    refuse(f"vLLM refuses: {type(error).__name__}: {error}")
+    # pydantic's words go on to the whole input.
+    refuse(f"vLLM refuses: {type(error).__name__}: {' '.join(str(error).split())[:400]}")
 print("vLLM takes its arguments")
 """
 # What a check must not share with the containers that serve.
