@@ -246,6 +246,6 @@ def test_an_engine_that_fails_is_taken_back_by_itself(serving: Serving) -> None:
     assert "The old one serves again, after" in said, said
     assert serving.cluster.complete("Hello", 4) is not None
     assert serving.started().split()[1] == before
-    command = [BIN / "vllm-cluster", "status", str(serving.cluster.description)]
+    command = [str(BIN / "vllm-cluster"), "status", str(serving.cluster.description)]
     shown = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True).stdout
     assert "failed because vLLM did not start on node-a: " in shown
