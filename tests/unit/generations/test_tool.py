@@ -3,65 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from vllm_cluster.plan.generations import Kept, read, tree_digest
-from vllm_cluster.steps.render import templates
-
-TOOL = templates() / "usr/local/lib/vllm-cluster/generation"
-UNIT = "/etc/systemd/system/{}.service"
-ENV = "/etc/vllm-cluster/cluster.env"
-
-
-class Machine:
-    def __init__(self, folder: Path) -> None:
-        self.root, self.state = folder / "root", folder / "generations"
-        self.said = folder / "systemctl"
-        programs = folder / "bin"
-        programs.mkdir()
-        for name in ("systemctl", "systemd-run", "docker", "sync"):
-            fake = programs / name
-            # Nothing of a unit is active here, so each begin starts a waiter.
-            fake.write_text(f'#!/bin/sh\necho "{name} $*" >>{self.said}\n'
-                            'case "$*" in *is-active*) exit 3;; esac\n')  # fmt: skip
-            fake.chmod(0o755)
-        self.environment = {
-            "PATH": f"{programs}:{os.environ['PATH']}",
-            "GENERATIONS": str(self.state),
-            "GENERATIONS_ROOT": str(self.root),
-        }
-
-    def run(self, *words: str, stdin: str = "", fails: bool = False) -> str:
-        done = subprocess.run(
-            [sys.executable, TOOL, *words], input=stdin, capture_output=True, text=True,
-            check=False, env=self.environment,
-        )  # fmt: skip
-        assert bool(done.returncode) == fails, done.stderr
-        return done.stdout
-
-    def lay(self, name: str, **units: str) -> str:
-        files = {UNIT.format(unit.replace("_", "-")): ["644", f"# Managed by vllm-cluster\n{text}"]
-                 for unit, text in units.items()}  # fmt: skip
-        files[ENV] = ["644", f"# Managed by vllm-cluster\nA={name}\n"]
-        self.run("lay", name, stdin=json.dumps(files))
-        return tree_digest({path: (mode, body) for path, (mode, body) in files.items()})
-
-    def kept(self) -> Kept:
-        return read(self.run("show"))
-
-    def text(self, path: str) -> str:
-        file = self.root / path.lstrip("/")
-        return file.read_text() if file.exists() else ""
-
-    def calls(self) -> list[str]:
-        lines = self.said.read_text().splitlines() if self.said.exists() else []
-        self.said.unlink(missing_ok=True)
-        return lines
+from tests.unit.generations.machine import ENV, UNIT, Machine
 
 
 @pytest.fixture
@@ -69,8 +15,7 @@ def machine(tmp_path: Path) -> Machine:
     """A head that serves g1 and has g2 beside it."""
     made = Machine(tmp_path)
     made.lay("g1", vllm="one", ray_head="one")
-    made.run("place", "g1")
-    made.run("adopt", "g1", json.dumps({"number": 1, "image": "sha256:1"}))
+    made.serve("g1")
     made.lay("g2", vllm="two", ray_worker="two")
     made.calls()
     return made
@@ -165,7 +110,26 @@ def test_the_oldest_are_forgotten_with_their_images_alone(machine: Machine) -> N
     machine.calls()
     machine.run("prune", "1")
     assert set(machine.kept().records) == {"g3", "g4"}
-    assert machine.calls() == ["docker image rm sha256:1"]
+    # g1's image is g2's too, and g2 goes with it: it is removed with the last of its names.
+    assert [call for call in machine.calls() if call.startswith("docker")] == [
+        "docker image rm vllm-cluster/kept:g2", "docker image rm sha256:1",
+        "docker image rm vllm-cluster/kept:g1", "docker image rm sha256:1",
+    ]  # fmt: skip
+
+
+def test_image_and_weights_of_a_kept_generation_are_held(machine: Machine, tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    for folder in (".store/tiny@1", ".pins", "tiny"):
+        (models / folder).mkdir(parents=True)
+    (models / "tiny" / "1").symlink_to("../.store/tiny@1")
+    record = {"number": 2, "image": "sha256:2", "model": str(models / "tiny/1")}
+    machine.run("adopt", "g2", json.dumps(record))
+    assert "docker tag sha256:2 vllm-cluster/kept:g2" in machine.calls()
+    pin = models / ".pins/tiny@1/generation-g2"
+    assert pin.exists()
+    machine.run("adopt", "g1", "{}")
+    machine.run("prune", "0")
+    assert not pin.exists()
 
 
 def test_nothing_is_halted_outside_a_switch(machine: Machine) -> None:

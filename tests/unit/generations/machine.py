@@ -1,0 +1,115 @@
+"""A host that is a directory: the hosts' own program on it, with a systemctl that keeps books."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from vllm_cluster.plan.generations import Kept, read, tree_digest
+from vllm_cluster.steps.render import templates
+
+TOOL = templates() / "usr/local/lib/vllm-cluster/generation"
+UNIT = "/etc/systemd/system/{}.service"
+ENV = "/etc/vllm-cluster/cluster.env"
+
+# A unit whose file says "broken" does not start; docker answers the load with what its file says.
+_SYSTEMCTL = """#!/bin/bash
+echo "systemctl $*" >>SAID
+unit=${!#} file=ROOT/etc/systemd/system/${!#}
+case " $* " in
+  *" is-active "*) [ -e ACTIVE/"$unit" ] || exit 3 ;;
+  *" start "*) [ -e "$file" ] && ! grep -q broken "$file" || exit 1; touch ACTIVE/"$unit" ;;
+  *" stop "*) rm -f ACTIVE/"$unit" ;;
+esac
+"""
+_DOCKER = """#!/bin/bash
+case "$*" in
+  *" load "*) grep -h -o '{.*}' ROOT/etc/systemd/system/vllm.service ;;
+  *) echo "docker $*" >>SAID ;;
+esac
+"""
+_OTHER = """#!/bin/bash
+echo "NAME $*" >>SAID
+"""
+
+
+class Machine:
+    """See the module."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        self.root, self.state = folder / "root", folder / "generations"
+        self.said, self.active_folder = folder / "said", folder / "active"
+        programs = folder / "bin"
+        for path in (programs, self.active_folder):
+            path.mkdir()
+        texts = {"systemctl": _SYSTEMCTL, "docker": _DOCKER, "journalctl": "#!/bin/bash\n"}
+        texts |= {name: _OTHER.replace("NAME", name) for name in ("systemd-run", "sync")}
+        for name, text in texts.items():
+            own = text.replace("SAID", str(self.said)).replace("ROOT", str(self.root))
+            (programs / name).write_text(own.replace("ACTIVE", str(self.active_folder)))
+            (programs / name).chmod(0o755)
+        self.environment = {
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "GENERATIONS": str(self.state),
+            "GENERATIONS_ROOT": str(self.root),
+        }
+
+    def run(self, *words: str, stdin: str = "", fails: bool = False) -> str:
+        """The hosts' program with `words`; its output."""
+        done = subprocess.run(
+            [sys.executable, TOOL, *words], input=stdin, capture_output=True, text=True,
+            check=False, env=self.environment,
+        )  # fmt: skip
+        assert bool(done.returncode) == fails, done.stderr
+        return done.stdout
+
+    def shell(self, command: str) -> tuple[bool, str]:
+        """A command as a run sends it, with the program where it lies here."""
+        tool = f"{sys.executable} {TOOL}"
+        command = command.replace("/usr/local/lib/vllm-cluster/generation", tool)
+        command = command.replace("/usr/local/lib/vllm-cluster/wait-for-gpus", "true")
+        done = subprocess.run(
+            ["bash", "-c", command], capture_output=True, text=True, check=False,
+            env=self.environment,
+        )  # fmt: skip
+        return done.returncode == 0, done.stdout + done.stderr
+
+    def lay(self, name: str, **units: str) -> str:
+        """Files of a generation with such units; the plan's digest of them."""
+        files = {
+            UNIT.format(unit.replace("_", "-")): ["644", f"# Managed by vllm-cluster\n{text}"]
+            for unit, text in units.items()
+        }
+        files[ENV] = ["644", f"# Managed by vllm-cluster\nA={name}\n"]
+        self.run("lay", name, stdin=json.dumps(files))
+        return tree_digest({path: (mode, body) for path, (mode, body) in files.items()})
+
+    def serve(self, name: str) -> None:
+        """Let a generation that was laid serve, as a first deploy does."""
+        self.run("place", name)
+        self.run("adopt", name, json.dumps({"number": 1, "image": "sha256:1", "vllm": "1"}))
+        for path in (self.root / "etc/systemd/system").iterdir():
+            (self.active_folder / path.name).touch()
+
+    def active(self) -> set[str]:
+        """Units that run."""
+        return {path.name for path in self.active_folder.iterdir()}
+
+    def kept(self) -> Kept:
+        """What `show` says."""
+        return read(self.run("show"))
+
+    def text(self, path: str) -> str:
+        """The content of a file of the host; nothing where there is none."""
+        file = self.root / path.lstrip("/")
+        return file.read_text() if file.exists() else ""
+
+    def calls(self) -> list[str]:
+        """What was called since the last look."""
+        lines = self.said.read_text().splitlines() if self.said.exists() else []
+        self.said.unlink(missing_ok=True)
+        return lines

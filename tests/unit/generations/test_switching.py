@@ -1,0 +1,201 @@
+"""A switch over two hosts that are directories: what is called where, and how each failure ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from pyinfra.api.host import Host
+from pyinfra.api.state import State
+
+from tests.unit.generations.machine import ENV, UNIT, Machine
+from vllm_cluster.operations import switching
+from vllm_cluster.operations.switching import Switch, run
+
+RATE = '{{"tokens_per_s": {}, "failed": []}}'
+
+
+class Cluster:
+    """Hosts `a`, the head, and `b`; g1 serves."""
+
+    def __init__(self, folder: Path, *, group: bool) -> None:
+        self.group, self.lines, self.calls = group, [], []  # type: ignore[var-annotated]
+        self.machines = {name: Machine(folder / name) for name in "ab"}
+        self.lay("g1", 100.0)
+        for machine in self.machines.values():
+            machine.serve("g1")
+            machine.calls()
+
+    def lay(self, name: str, rate: float, head: str = "", worker: str = "") -> None:
+        vllm = f"{name} {RATE.format(rate)} {head}"
+        if self.group:
+            self.machines["a"].lay(name, vllm=vllm, ray_head=name)
+            self.machines["b"].lay(name, ray_worker=f"{name} {worker}")
+        else:
+            self.machines["a"].lay(name, vllm=vllm)
+            self.machines["b"].lay(name, vllm=f"{name} {RATE.format(rate)} {worker}")
+
+    def switch(self, **how: Any) -> str:
+        ray = {"a": ("ray-head", "vllm"), "b": ("ray-worker",)}
+        whole = {
+            "to": "g2", "record": {"vllm": "2"}, "head": "a", "group": self.group,
+            "units": ray if self.group else {"a": ("vllm",), "b": ("vllm",)}, "gpus": 2,
+            "measure_s": 1, "measure_requests": 1, "slower_percent": 20.0, "join_timeout_s": 5,
+            "start_timeout_s": 5, "keep": 3, **how,
+        }  # fmt: skip
+        kept = {name: machine.kept() for name, machine in self.machines.items()}
+        hosts = {name: self._host(name) for name in self.machines}
+        state = SimpleNamespace(inventory=SimpleNamespace(get_host=hosts.get))
+        return run(cast(State, state), hosts["a"], Switch(**whole), kept)
+
+    def _host(self, name: str) -> Host:
+        def shell(command: Any, **_: Any) -> tuple[bool, list[SimpleNamespace]]:
+            text = str(command.get_raw_value())
+            self.calls.append((name, text))
+            good, out = self.machines[name].shell(text)
+            return good, [SimpleNamespace(line=line) for line in out.splitlines()]
+
+        host = SimpleNamespace(name=name, data={}, run_shell_command=shell, log=self.lines.append)
+        return cast(Host, host)
+
+    def serving(self) -> set[str | None]:
+        return {machine.kept().current for machine in self.machines.values()}
+
+    def placed(self) -> set[str]:
+        return {machine.text(ENV).splitlines()[1] for machine in self.machines.values()}
+
+    def assert_g1_serves_again(self, reason: str) -> None:
+        assert self.serving() == {"g1"}
+        assert self.placed() == {"A=g1"}
+        for machine in self.machines.values():
+            kept = machine.kept()
+            assert kept.pending is None
+            assert kept.records["g2"].status == "failed"
+            assert reason in kept.records["g2"].reason
+            units = machine.root / "etc/systemd/system"
+            assert machine.active() == {path.name for path in units.iterdir()}
+
+
+@pytest.fixture(autouse=True)
+def _directories_are_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(switching, "_host", lambda state, name: state.inventory.get_host(name))
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Cluster:
+    return Cluster(tmp_path, group=True)
+
+
+@pytest.fixture
+def replicas(tmp_path: Path) -> Cluster:
+    return Cluster(tmp_path, group=False)
+
+
+def test_a_group_stops_vllm_workers_head_and_starts_the_other_way_round(group: Cluster) -> None:
+    group.lay("g2", 95.0)
+    assert group.switch() == ""
+    assert group.serving() == {"g2"}
+    assert group.placed() == {"A=g2"}
+    order = [
+        (name, text.rpartition("/generation ")[2])
+        for name, text in group.calls
+        if "/generation halt" in text or "/generation start" in text
+    ]
+    assert order == [
+        ("a", "halt vllm.service"), ("b", "halt"), ("a", "halt"),
+        ("a", "start ray-head.service"), ("b", "start ray-worker.service"),
+        ("a", "start --wait vllm.service"),
+    ]  # fmt: skip
+    assert group.machines["a"].kept().records["g2"].tokens_per_s == 95.0
+    assert group.machines["a"].kept().records["g2"].number == 2
+
+
+def test_a_server_that_does_not_start_is_taken_back_on_all(group: Cluster) -> None:
+    group.lay("g2", 100.0, head="broken")
+    said = group.switch()
+    assert "vLLM did not start on a" in said
+    assert "The old one serves again" in said
+    group.assert_g1_serves_again("vLLM did not start on a")
+
+
+def test_a_slower_one_is_taken_back_and_a_little_slower_is_not(group: Cluster) -> None:
+    group.lay("g2", 79.0)
+    assert "79.0 tokens/s on a, 100.0 before: 21 % slower" in group.switch()
+    group.assert_g1_serves_again("21 % slower")
+    group.lay("g2", 81.0)
+    assert group.switch() == ""
+
+
+def test_a_worker_that_cannot_start_is_named(group: Cluster) -> None:
+    group.lay("g2", 100.0, worker="broken")
+    assert group.switch().startswith("generation 2: b: ")
+    group.assert_g1_serves_again("b: ")
+
+
+def test_without_a_measure_a_completion_suffices(group: Cluster) -> None:
+    group.lay("g2", 1.0)
+    assert group.switch(measure_s=0) == ""
+
+
+def test_replicas_switch_one_after_the_other(replicas: Cluster) -> None:
+    replicas.lay("g2", 100.0)
+    assert replicas.switch() == ""
+    assert replicas.serving() == {"g2"}
+    done = [(name, word) for name, text in replicas.calls for word in ("halt", "load", "accept")
+            if f" {word}" in text]  # fmt: skip
+    # Before anything is halted both are measured; b is halted only when a was judged.
+    assert done == [
+        ("a", "load"), ("b", "load"), ("a", "halt"), ("a", "load"), ("b", "halt"), ("b", "load"),
+        *sorted(done[-2:]),
+    ]  # fmt: skip
+    assert {word for _, word in done[-2:]} == {"accept"}
+
+
+def test_a_replica_that_fails_takes_the_others_back_that_had_switched(replicas: Cluster) -> None:
+    replicas.lay("g2", 100.0, worker="broken")
+    assert "vLLM did not start on b" in replicas.switch()
+    replicas.assert_g1_serves_again("vLLM did not start on b")
+
+
+def test_a_replica_that_fails_first_leaves_the_second_untouched(replicas: Cluster) -> None:
+    replicas.lay("g2", 100.0, head="broken")
+    assert "vLLM did not start on a" in replicas.switch()
+    replicas.assert_g1_serves_again("vLLM did not start on a")
+    stops = [call for call in replicas.machines["b"].calls() if " stop " in call]
+    assert stops == []
+
+
+def test_a_rollback_notes_what_was_left_and_by_whom(group: Cluster) -> None:
+    group.lay("g2", 100.0)
+    assert group.switch() == ""
+    note = ("left", "rolled back by alice")
+    assert group.switch(to="g1", record={"number": 1}, note=note, measure_s=0) == ""
+    for machine in group.machines.values():
+        records = machine.kept().records
+        assert (records["g2"].status, records["g2"].reason) == note
+        assert records["g1"].status == "good"
+        assert records["g1"].vllm == "1"
+
+
+def test_what_the_way_back_needs_is_looked_for_before_anything_changes(group: Cluster) -> None:
+    group.lay("g2", 100.0)
+    said = group.switch(needs="false")
+    assert "nothing was changed" in said
+    assert group.serving() == {"g1"}
+    assert group.machines["a"].kept().pending is None
+    assert "stop" not in json.dumps(group.calls)
+
+
+def test_a_new_host_without_a_generation_ends_as_it_was(group: Cluster) -> None:
+    b = group.machines["b"]
+    for path in (b.state / "current.json", b.root / UNIT.format("ray-worker").lstrip("/")):
+        path.unlink()
+    for path in (b.state / "g1" / "files").rglob("*.service"):
+        path.unlink()
+    group.lay("g2", 100.0, head="broken")
+    group.switch()
+    assert b.kept().current is None
+    assert b.text(UNIT.format("ray-worker")) == ""
