@@ -229,8 +229,12 @@ def _rate(hosts: _Hosts, name: str, switch: Switch) -> tuple[float | None, str]:
 def _judged(
     hosts: _Hosts, switch: Switch, name: str, rates: Mapping[str, float], after: dict[str, float]
 ) -> str:
-    """Completions under load, and their rate against the one from before."""
-    if switch.measure_s == 0:
+    """Completions under load, and their rate against the one from before.
+
+    Where that could not be measured (a model that completes nothing, an old one that is down) the
+    answer that the unit waited for suffices.
+    """
+    if name not in rates:
         return ""
     best = 0.0
     for _ in range(2):  # another load of the machine may fall into the first
@@ -238,11 +242,10 @@ def _judged(
         if rate is None:
             return f"completions under load fail on {name}: {words}"
         best = max(best, rate)
-        slower = 100 * (1 - best / rates[name]) if rates.get(name) else 0.0
+        slower = 100 * (1 - best / rates[name]) if rates[name] else 0.0
         if slower <= switch.slower_percent:
             after[name] = best
-            compared = f", {rates[name]:.1f} before" if name in rates else ""
-            hosts.say(f"{name}: {best:.1f} tokens/s{compared}")
+            hosts.say(f"{name}: {best:.1f} tokens/s, {rates[name]:.1f} before")
             return ""
     return (
         f"{best:.1f} tokens/s on {name}, {rates[name]:.1f} before: {slower:.0f} % slower, more "
