@@ -21,6 +21,7 @@ _OWN = (
     "/etc/passwd-", "/etc/group-", "/etc/subuid-", "/etc/subgid-", "/etc/docker/key.json",
     "/etc/ld.so.cache", "/etc/mtab", "/etc/.pwd.lock", "/etc/.updated", "/etc/ssl/certs/*",
     f"{paths.RAY}/*", f"{paths.COMPILE_CACHE}/*", f"{paths.OWNED}/*", paths.WEIGHTS_VERIFIED,
+    f"{paths.GENERATIONS}/*",
 )  # fmt: skip
 
 _SCRIPT = r"""

@@ -18,6 +18,8 @@ MEMBERS = f"{CONFIG}/members.json"
 OWNED = f"{CONFIG}/owned"
 # What the units were and are: the way back of an upgrade.
 GENERATIONS = f"{STATE}/generations"
+# Names of the images of kept generations, so that no cleaning takes them by the way.
+KEPT_IMAGES = "vllm-cluster/kept"
 GENERATION_UNIT = "vllm-cluster-generation.service"
 FIREWALL = f"{CONFIG}/firewall.nft"
 FIREWALL_UNIT = "vllm-cluster-firewall.service"

@@ -66,8 +66,10 @@ def no_container(name: str) -> str:
 def no_image(image: str) -> str:
     """Remove an image that we brought, unless somebody else's container uses it."""
     name = shlex.quote(image)
+    gone = f"docker image inspect {name} >/dev/null 2>&1 || exit 0; "
+    named = f"docker image ls --format '{{{{.Repository}}}}:{{{{.Tag}}}}' {paths.KEPT_IMAGES}"
     return (
-        f"docker image inspect {name} >/dev/null 2>&1 || exit 0; "
+        f"{gone}{named} | xargs -r docker image rm >/dev/null 2>&1; {gone}"
         f'said=$(docker image rm {name} 2>&1) || {{ echo "$said"; exit 9; }}'
     )
 
