@@ -63,8 +63,8 @@ def _observe(state: State, each: Host) -> Kept:
     return kept
 
 
-def _observe_again(state: State, each: Host) -> bool:
-    return _observe(state, each).pending is None
+def _observe_again(state: State, host: Host) -> bool:
+    return _observe(state, host).pending is None
 
 
 @operation()
@@ -106,14 +106,14 @@ def switched(switch: Switch) -> Generator[StringCommand | FunctionCommand, None,
     yield FunctionCommand(_switch, (switch,), {})
 
 
-def _switch(state: State, each: Host, switch: Switch) -> bool:
+def _switch(state: State, host: Host, switch: Switch) -> bool:
     """The first host does it for all; the others wait for it here, and share its end."""
     one = _of(state)
     with one.mutex:
         if one.reason is None:
-            one.reason = run(state, each, switch, one.kept)
+            one.reason = run(state, host, switch, one.kept)
     if one.reason:
-        each.log_styled(one.reason, fg="red")
+        host.log_styled(one.reason, fg="red")
     return not one.reason
 
 

@@ -67,13 +67,13 @@ class Machine:
         assert bool(done.returncode) == fails, done.stderr
         return done.stdout
 
-    def shell(self, command: str) -> tuple[bool, str]:
+    def shell(self, command: str, stdin: str = "") -> tuple[bool, str]:
         """A command as a run sends it, with the program where it lies here."""
         tool = f"{sys.executable} {TOOL}"
         command = command.replace("/usr/local/lib/vllm-cluster/generation", tool)
         command = command.replace("/usr/local/lib/vllm-cluster/wait-for-gpus", "true")
         done = subprocess.run(
-            ["bash", "-c", command], capture_output=True, text=True, check=False,
+            ["bash", "-c", command], input=stdin, capture_output=True, text=True, check=False,
             env=self.environment,
         )  # fmt: skip
         return done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,190 @@
+"""pyinfra's own run over two hosts that are directories: from a first deploy to a way back."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyinfra.api.command import StringCommand
+from pyinfra.api.config import Config
+from pyinfra.api.connect import connect_all, disconnect_all
+from pyinfra.api.deploy import add_deploy, deploy
+from pyinfra.api.exceptions import PyinfraError
+from pyinfra.api.inventory import Inventory
+from pyinfra.api.operations import run_ops
+from pyinfra.api.state import State, StateStage
+from pyinfra.connectors.base import BaseConnector
+from pyinfra.connectors.util import CommandOutput, OutputLine, extract_control_arguments
+from pyinfra.context import ctx_inventory
+
+from tests.unit.generations.machine import ENV, UNIT, Machine
+from vllm_cluster.operations import generations
+from vllm_cluster.operations.files import File
+from vllm_cluster.operations.switching import Switch
+
+UNITS = {"a": ("ray-head", "vllm"), "b": ("ray-worker",)}
+RECORD = {"image": "sha256:1", "model": "/", "vllm": "1", "head": "a", "hosts": ["a", "b"]}
+
+
+class Directory(BaseConnector):
+    """Runs what is sent to a host on the directory that it is."""
+
+    handles_execution = True
+
+    @staticmethod
+    def make_names_data(name: str) -> Iterator[tuple[str, dict[str, Any], list[str]]]:
+        yield name, {}, []
+
+    def run_shell_command(
+        self,
+        command: StringCommand,
+        print_output: bool = False,  # noqa: ARG002  pyinfra's form
+        print_input: bool = False,  # noqa: ARG002
+        **arguments: Any,
+    ) -> tuple[bool, CommandOutput]:
+        given = extract_control_arguments(arguments)  # type: ignore[arg-type]
+        stdin = given.get("_stdin") or ""
+        text = str(command.get_raw_value())
+        # The program is on a host from its first deploy on.
+        text = re.sub(r"^\[ ! -x \S+ \] \|\| ", "", text)
+        machine: Machine = self.host.data.get("machine")
+        good, out = machine.shell(text, str(stdin) + "\n" * bool(stdin))
+        return good, CommandOutput([OutputLine("stdout", line) for line in out.splitlines()])
+
+    def put_file(self, *_: Any, **__: Any) -> bool:
+        raise AssertionError("files travel as standard input")
+
+    def get_file(self, *_: Any, **__: Any) -> bool:
+        raise AssertionError("nothing is fetched")
+
+
+class Two:
+    """Hosts a and b."""
+
+    def __init__(self, folder: Path) -> None:
+        self.machines = {name: Machine(folder / name) for name in UNITS}
+
+    def run(self, step: Any, *, only: tuple[str, ...] = ("a", "b")) -> list[str]:
+        """Run a deploy; the hosts that it left unfailed."""
+        hosts = [(name, {"machine": self.machines[name]}) for name in only]
+        inventory = Inventory((hosts, {}))  # type: ignore[no-untyped-call]
+        for host in inventory:
+            host.connector_cls = Directory
+        state = State(inventory, Config())  # type: ignore[no-untyped-call]
+        ctx_inventory.set(inventory)  # type: ignore[no-untyped-call]
+        connect_all(state)
+        add_deploy(state, step)
+        state.set_stage(StateStage.Execute)
+        with suppress(PyinfraError):  # raised when no host remains
+            run_ops(state)
+        left = sorted(host.name for host in state.active_hosts)
+        disconnect_all(state)
+        return left
+
+    def current(self) -> set[str | None]:
+        return {machine.kept().current for machine in self.machines.values()}
+
+    def started(self) -> None:
+        """What the units' own step does at a first deploy."""
+        for name, machine in self.machines.items():
+            machine.run("place", next(iter(machine.kept().trees)))
+            for unit in UNITS[name]:
+                (machine.active_folder / f"{unit}.service").touch()
+
+
+def deploying(identity: str, rate: float = 100.0, broken: str = "", retry: bool = False) -> Any:
+    """What deploys/cluster.py does about generations, with files of `identity`."""
+    load = json.dumps({"tokens_per_s": rate, "failed": []})
+
+    def files(name: str) -> dict[str, File]:
+        mark = "# Managed by vllm-cluster\n"
+        made = {UNIT.format(u): File(f"{mark}{identity} {load} {broken}\n") for u in UNITS[name]}
+        return {**made, ENV: File(f"{mark}A={identity}\n")}
+
+    @deploy("Generations")
+    def step() -> None:
+        from pyinfra.context import host  # noqa: PLC0415  in a deploy
+
+        generations.inspected()
+        generations.allowed(identity=identity, retry=retry)
+        generations.laid(identity=identity, files=files(host.name))
+        generations.switched(switch=switch(identity))
+        generations.recorded(identity=identity, record=RECORD)
+
+    return step
+
+
+def switch(identity: str) -> Switch:
+    return Switch(
+        to=identity, record=RECORD, head="a", units=UNITS, group=True, gpus=2, measure_s=1,
+        measure_requests=1, slower_percent=20, join_timeout_s=5, start_timeout_s=5, keep=3,
+    )  # fmt: skip
+
+
+@deploy("Rollback")
+def rolling_back() -> None:
+    generations.inspected()
+    generations.returned(switch=switch(""), number=None, note="rolled back by alice")
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Two:
+    """g1 was deployed on bare hosts, and serves."""
+    made = Two(tmp_path)
+    assert made.run(deploying("g1")) == ["a", "b"]
+    assert made.current() == {"g1"}
+    made.started()
+    for machine in made.machines.values():
+        machine.calls()
+    return made
+
+
+def test_a_second_run_of_the_same_changes_nothing(two: Two) -> None:
+    assert two.run(deploying("g1")) == ["a", "b"]
+    for machine in two.machines.values():
+        assert machine.calls() == []
+        assert machine.kept().records["g1"].number == 1
+
+
+def test_another_generation_is_switched_to_on_both_and_back_again(two: Two) -> None:
+    assert two.run(deploying("g2")) == ["a", "b"]
+    assert two.current() == {"g2"}
+    assert two.machines["b"].kept().records["g2"].number == 2
+    assert two.run(rolling_back) == ["a", "b"], two.machines["a"].calls()
+    assert two.current() == {"g1"}
+    assert two.machines["a"].kept().records["g2"].status == "left"
+    # The description that was left is not applied again unasked, and is when asked.
+    assert two.run(deploying("g2")) == []
+    assert two.current() == {"g1"}
+    assert two.run(deploying("g2", retry=True)) == ["a", "b"]
+    assert two.current() == {"g2"}
+
+
+def test_a_failure_ends_the_run_on_all_hosts_with_the_old_one_serving(two: Two) -> None:
+    assert two.run(deploying("g2", broken="broken")) == []
+    assert two.current() == {"g1"}
+    assert "A=g1" in two.machines["b"].text(ENV)
+    assert two.run(deploying("g2", broken="broken")) == []
+    assert not any("begin" in call for call in two.machines["a"].calls()[-1:])
+
+
+def test_a_run_over_some_of_the_hosts_does_not_switch(two: Two) -> None:
+    assert two.run(deploying("g2"), only=("b",)) == []
+    assert two.current() == {"g1"}
+
+
+def test_a_switch_that_was_cut_off_is_finished_first(two: Two) -> None:
+    for machine in two.machines.values():
+        machine.lay("g2", vllm="x", ray_worker="x")
+        machine.run("begin", "g2", "g1", json.dumps({"number": 2}))
+        machine.run("halt")
+        machine.run("place", "g2")
+    assert two.run(deploying("g1")) == ["a", "b"]
+    for name, machine in two.machines.items():
+        assert machine.kept().pending is None
+        assert machine.active() == {f"{unit}.service" for unit in UNITS[name]}
