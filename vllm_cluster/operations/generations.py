@@ -17,7 +17,8 @@ from pyinfra.api.state import State, StateStage
 from pyinfra.context import host
 
 from vllm_cluster.facts.generations import TOOL, Generations
-from vllm_cluster.operations.files import File
+from vllm_cluster.operations import owned
+from vllm_cluster.operations.files import MARK, File
 from vllm_cluster.operations.refuse import refuse
 from vllm_cluster.operations.switching import Switch, run
 from vllm_cluster.plan import generations
@@ -85,7 +86,10 @@ def laid(identity: str, files: Mapping[str, File]) -> Generator[StringCommand, N
     if kept.trees.get(identity) == generations.tree_digest(whole):
         host.noop(f"{len(whole)} files of this generation are kept")
         return
-    yield StringCommand(f"{TOOL} lay {identity}", _stdin=json.dumps(whole))
+    # They come to their places later, by the host's own hand: `down` must know of them.
+    ours = [f"own_file {shlex.quote(path)} {shlex.quote(MARK)} || exit 1" for path in files]
+    command = "\n".join([owned.FILES, *ours, f"{TOOL} lay {identity}"])
+    yield StringCommand(command, _stdin=json.dumps(whole))
 
 
 @operation()

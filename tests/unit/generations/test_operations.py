@@ -23,7 +23,7 @@ from pyinfra.connectors.util import CommandOutput, OutputLine, extract_control_a
 from pyinfra.context import ctx_inventory
 
 from tests.unit.generations.machine import ENV, UNIT, Machine
-from vllm_cluster.operations import generations
+from vllm_cluster.operations import generations, owned
 from vllm_cluster.operations.files import File
 from vllm_cluster.operations.switching import Switch
 
@@ -130,6 +130,12 @@ def switch(identity: str) -> Switch:
 def rolling_back() -> None:
     generations.inspected()
     generations.returned(switch=switch(""), number=None, note="rolled back by alice")
+
+
+@pytest.fixture(autouse=True)
+def _no_record_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `down` reads would be written to where this test runs."""
+    monkeypatch.setattr(owned, "FILES", 'own_file() { echo "owned $1"; }')
 
 
 @pytest.fixture
