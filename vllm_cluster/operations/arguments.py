@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 
 from pyinfra.api.command import StringCommand
@@ -77,20 +77,20 @@ class Check:
 
 
 @operation()
-def accepted(check: Check) -> Generator[StringCommand, None, None]:
+def accepted(check: Callable[[], Check]) -> Generator[StringCommand, None, None]:
     """Let vLLM in the new image judge its arguments and the model on this host."""
-    kept = seen(host.state)
+    kept, asked = seen(host.state), check()
     mine = kept.get(host.name)
-    if not generations.switches(kept, check.identity):
+    if not generations.switches(kept, asked.identity):
         host.noop("no other generation serves")
         return
-    if mine is not None and check.identity in mine.checked:
+    if mine is not None and asked.identity in mine.checked:
         host.noop("vLLM took these arguments before")
         return
     host.log("vLLM in the image reads its arguments and the model")
     yield StringCommand(f"docker rm --force {_NAME} >/dev/null 2>&1; true")
     yield StringCommand(
-        f"timeout {_LIMIT_S} {shlex.join(_command(check))} && {TOOL} checked {check.identity}",
+        f"timeout {_LIMIT_S} {shlex.join(_command(asked))} && {TOOL} checked {asked.identity}",
         _stdin=PROGRAM,
     )
 

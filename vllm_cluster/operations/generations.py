@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -18,7 +18,7 @@ from pyinfra.context import host
 
 from vllm_cluster.facts.generations import TOOL, Generations
 from vllm_cluster.operations import owned
-from vllm_cluster.operations.files import MARK, File
+from vllm_cluster.operations.files import MARK, Directory, File
 from vllm_cluster.operations.refuse import refuse
 from vllm_cluster.operations.switching import Switch, run
 from vllm_cluster.plan import generations
@@ -69,9 +69,13 @@ def _observe_again(state: State, host: Host) -> bool:
 
 
 @operation()
-def allowed(identity: str, retry: bool) -> Generator[StringCommand, None, None]:
-    """Refuse a description that failed before or that a person left, unless it is asked for."""
-    reason = "" if retry else generations.objection(_of(host.state).kept, identity)
+def allowed(identity: Callable[[], str], retry: bool) -> Generator[StringCommand, None, None]:
+    """Refuse a description that failed before or that a person left, unless it is asked for.
+
+    Asked at the beginning, and again when all is placed: which model a revision is may be known
+    only then.
+    """
+    reason = "" if retry else generations.objection(_of(host.state).kept, identity())
     if reason:
         yield refuse(reason)
         return
@@ -79,35 +83,42 @@ def allowed(identity: str, retry: bool) -> Generator[StringCommand, None, None]:
 
 
 @operation()
-def laid(identity: str, files: Mapping[str, File]) -> Generator[StringCommand, None, None]:
+def laid(
+    identity: Callable[[], str], files: Callable[[], Mapping[str, File | Directory]]
+) -> Generator[StringCommand, None, None]:
     """Have the files of a generation beside those that serve."""
-    whole = {path: (file.mode, file.body) for path, file in files.items()}
+    name = identity()
+    whole = {
+        path: (item.mode, item.body) for path, item in files().items() if isinstance(item, File)
+    }
     kept = _of(host.state).kept.get(host.name, Kept())
-    if kept.trees.get(identity) == generations.tree_digest(whole):
+    if kept.trees.get(name) == generations.tree_digest(whole):
         host.noop(f"{len(whole)} files of this generation are kept")
         return
     # They come to their places later, by the host's own hand: `down` must know of them.
-    ours = [f"own_file {shlex.quote(path)} {shlex.quote(MARK)} || exit 1" for path in files]
-    command = "\n".join([owned.FILES, *ours, f"{TOOL} lay {identity}"])
+    ours = [f"own_file {shlex.quote(path)} {shlex.quote(MARK)} || exit 1" for path in whole]
+    command = "\n".join([owned.FILES, *ours, f"{TOOL} lay {name}"])
     yield StringCommand(command, _stdin=json.dumps(whole))
 
 
 @operation()
-def switched(switch: Switch) -> Generator[StringCommand | FunctionCommand, None, None]:
+def switched(
+    switch: Callable[[], Switch],
+) -> Generator[StringCommand | FunctionCommand, None, None]:
     """Put another generation in the place of the one that serves, on all hosts, or go back."""
-    kept = _of(host.state).kept
-    if not generations.switches(kept, switch.to):
+    kept, wanted = _of(host.state).kept, switch()
+    if not generations.switches(kept, wanted.to):
         host.noop("no other generation serves")
         return
     active = {each.name for each in host.state.active_hosts}
-    missing = [name for name in switch.units if name not in active]
+    missing = [name for name in wanted.units if name not in active]
     if missing and host.state.current_stage == StateStage.Execute:
         yield refuse(
             f"another generation is for all hosts at once, and this run has lost or leaves out "
             f"{', '.join(missing)}; mend it, and run without --limit"
         )
         return
-    yield FunctionCommand(_switch, (switch,), {})
+    yield FunctionCommand(_switch, (wanted,), {})
 
 
 def _switch(state: State, host: Host, switch: Switch) -> bool:
@@ -122,30 +133,34 @@ def _switch(state: State, host: Host, switch: Switch) -> bool:
 
 
 @operation()
-def recorded(identity: str, record: Mapping[str, Any]) -> Generator[StringCommand, None, None]:
+def recorded(
+    identity: Callable[[], str], record: Callable[[], Mapping[str, Any]]
+) -> Generator[StringCommand, None, None]:
     """Keep what this host serves now: the way back of the next switch."""
     one = _of(host.state)
     kept = one.kept.get(host.name, Kept())
     if kept.current is not None or one.reason == "":
         host.noop("what serves is kept")
         return
-    whole = {**record, "number": generations.number_of(one.kept, identity)}
-    yield StringCommand(f"{TOOL} adopt {identity} {shlex.quote(json.dumps(whole))}")
+    name = identity()
+    whole = {**record(), "number": generations.number_of(one.kept, name)}
+    yield StringCommand(f"{TOOL} adopt {name} {shlex.quote(json.dumps(whole))}")
 
 
 @operation()
 def returned(
-    switch: Switch, number: int | None, note: str
+    switch: Callable[[], Switch], number: int | None, note: str
 ) -> Generator[StringCommand | FunctionCommand, None, None]:
     """Go back to generation `number`, or to the last before this one that served."""
     kept = _of(host.state).kept
-    found = generations.target(kept, switch.head, number)
+    plan = switch()
+    found = generations.target(kept, plan.head, number)
     if isinstance(found, str):
         yield refuse(found)
         return
     image, model = shlex.quote(found.image), shlex.quote(found.model)
     whole = replace(
-        switch,
+        plan,
         to=found.id,
         record={"number": found.number},
         needs=f"docker image inspect --format there {image} && ls -d {model}",

@@ -22,35 +22,32 @@ def known_step() -> None:
     """Finish a switch that was cut off; refuse what failed before, unless asked to retry."""
     generations.inspected(name="Look at the generations that this host keeps")
     generations.allowed(
-        name="Try nothing again that failed, unless asked",
-        identity=_identity(),
-        retry=host.data.get("retry") == "yes",
+        name="Try nothing again that failed, unless asked", identity=_identity, retry=_retry()
     )
 
 
 @deploy("Switch")
 def switch_step() -> None:
     """Check the new generation while the old one serves, switch, judge, go back if it fails."""
-    plan, identity = here.plan(), _identity()
-    files = serving.wanted_files(serving.environment_text())
-    generations.laid(name="Keep the files of this generation", identity=identity, files=files)
-    folder = f"{paths.GENERATIONS}/{identity}/files"
-    arguments.accepted(
-        name="Let vLLM in the image judge its arguments",
-        check=Check(
-            identity=identity,
-            container=plan.hosts[plan.head].containers[VLLM],
-            environment=f"{folder}{paths.ENVIRONMENT}",
-            secrets=paths.IN_SECRETS,
-        ),
+    env = serving.environment_text()
+    generations.allowed(
+        name="Try nothing again that failed, with what is known now",
+        identity=_identity,
+        retry=_retry(),
     )
-    generations.switched(name="Switch to this generation", switch=_switch(identity))
+    generations.laid(
+        name="Keep the files of this generation",
+        identity=_identity,
+        files=lambda: serving.wanted_files(env),
+    )
+    arguments.accepted(name="Let vLLM in the image judge its arguments", check=_check)
+    generations.switched(name="Switch to this generation", switch=lambda: _switch(_identity()))
 
 
 @deploy("Kept generation")
 def keep_step() -> None:
     """Remember what serves, as the way back of the next switch."""
-    generations.recorded(name="Keep what serves", identity=_identity(), record=_record())
+    generations.recorded(name="Keep what serves", identity=_identity, record=_record)
 
 
 @deploy("Rollback")
@@ -62,7 +59,7 @@ def rollback_step() -> None:
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     generations.returned(
         name="Go back to an earlier generation",
-        switch=_switch(""),
+        switch=lambda: _switch(""),
         number=None if number is None else int(number),
         note=f"rolled back by {me.operator} on {me.machine}, {when}",
     )
@@ -71,6 +68,20 @@ def rollback_step() -> None:
 def _identity() -> str:
     known = here.known()
     return configs.generation(known.plan, known.secrets)
+
+
+def _retry() -> bool:
+    return bool(host.data.get("retry") == "yes")
+
+
+def _check() -> Check:
+    plan, identity = here.plan(), _identity()
+    return Check(
+        identity=identity,
+        container=plan.hosts[plan.head].containers[VLLM],
+        environment=f"{paths.GENERATIONS}/{identity}/files{paths.ENVIRONMENT}",
+        secrets=paths.IN_SECRETS,
+    )
 
 
 def _record() -> dict[str, Any]:

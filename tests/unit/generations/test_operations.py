@@ -24,14 +24,14 @@ from pyinfra.context import ctx_inventory
 
 from tests.unit.generations.machine import ENV, UNIT, Machine
 from vllm_cluster.operations import generations, owned
-from vllm_cluster.operations.files import File
+from vllm_cluster.operations.files import Directory, File
 from vllm_cluster.operations.switching import Switch
 
 UNITS = {"a": ("ray-head", "vllm"), "b": ("ray-worker",)}
 RECORD = {"image": "sha256:1", "model": "/", "vllm": "1", "head": "a", "hosts": ["a", "b"]}
 
 
-class Directory(BaseConnector):
+class OnDirectory(BaseConnector):
     """Runs what is sent to a host on the directory that it is."""
 
     handles_execution = True
@@ -74,7 +74,7 @@ class Two:
         hosts = [(name, {"machine": self.machines[name]}) for name in only]
         inventory = Inventory((hosts, {}))  # type: ignore[no-untyped-call]
         for host in inventory:
-            host.connector_cls = Directory
+            host.connector_cls = OnDirectory
         state = State(inventory, Config())  # type: ignore[no-untyped-call]
         ctx_inventory.set(inventory)  # type: ignore[no-untyped-call]
         connect_all(state)
@@ -101,9 +101,11 @@ def deploying(identity: str, rate: float = 100.0, broken: str = "", retry: bool 
     """What deploys/cluster.py does about generations, with files of `identity`."""
     load = json.dumps({"tokens_per_s": rate, "failed": []})
 
-    def files(name: str) -> dict[str, File]:
+    def files(name: str) -> dict[str, File | Directory]:
         mark = "# Managed by vllm-cluster\n"
-        made = {UNIT.format(u): File(f"{mark}{identity} {load} {broken}\n") for u in UNITS[name]}
+        made: dict[str, File | Directory] = {
+            UNIT.format(u): File(f"{mark}{identity} {load} {broken}\n") for u in UNITS[name]
+        }
         return {**made, ENV: File(f"{mark}A={identity}\n")}
 
     @deploy("Generations")
@@ -111,10 +113,10 @@ def deploying(identity: str, rate: float = 100.0, broken: str = "", retry: bool 
         from pyinfra.context import host  # noqa: PLC0415  in a deploy
 
         generations.inspected()
-        generations.allowed(identity=identity, retry=retry)
-        generations.laid(identity=identity, files=files(host.name))
-        generations.switched(switch=switch(identity))
-        generations.recorded(identity=identity, record=RECORD)
+        generations.allowed(identity=lambda: identity, retry=retry)
+        generations.laid(identity=lambda: identity, files=lambda: files(host.name))
+        generations.switched(switch=lambda: switch(identity))
+        generations.recorded(identity=lambda: identity, record=lambda: RECORD)
 
     return step
 
@@ -129,7 +131,7 @@ def switch(identity: str) -> Switch:
 @deploy("Rollback")
 def rolling_back() -> None:
     generations.inspected()
-    generations.returned(switch=switch(""), number=None, note="rolled back by alice")
+    generations.returned(switch=lambda: switch(""), number=None, note="rolled back by alice")
 
 
 @pytest.fixture(autouse=True)
