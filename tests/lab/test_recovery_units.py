@@ -66,6 +66,22 @@ def test_a_unit_waits_for_a_stopped_docker_and_leaves_it_stopped(cluster: Cluste
     await_true("the worker runs", lambda: runs(cluster, host, unit), timeout_s=LIMIT_S)
 
 
+def test_a_stop_while_it_waits_is_no_failure(cluster: Cluster) -> None:
+    host, unit = WORKER
+    cluster.on(host, "systemctl stop docker.service")
+    await_true(
+        "the unit waits",
+        lambda: shown(cluster, host, unit, "SubState") == "start-pre",
+        timeout_s=LIMIT_S,
+    )
+    cluster.on(host, f"systemctl stop {unit}")
+    assert shown(cluster, host, unit, "ActiveState") == "inactive"
+    assert shown(cluster, host, unit, "Result") == "success"
+    cluster.on(host, f"systemctl start docker.service && systemctl start --no-block {unit}")
+    await_true("the worker runs", lambda: runs(cluster, host, unit), timeout_s=LIMIT_S)
+    assert "gave up" not in cluster.on(host, f"journalctl --unit={unit}")
+
+
 def test_a_docker_that_failed_is_started_again(cluster: Cluster) -> None:
     host, unit = WORKER
     cluster.on(
