@@ -81,10 +81,8 @@ def assert_roles(cluster: Cluster, head: str, workers: set[str]) -> None:
         assert cluster.on(host, "systemctl --failed --no-legend --plain") == ""
     address = cluster.lab.host(head).address
     for host in workers:
-        log = cluster.on(
-            host, "journalctl -u ray-worker -o cat -n 30 | grep 'worker of' | tail -n1"
-        )
-        assert log.strip() == f"worker of {address}:6379"
+        dialled = "ss -Htn state established '( dport = :6379 )' | awk '{print $4}'"
+        assert cluster.on(host, dialled).split() == [f"{address}:6379"], host
 
 
 def at(cluster: Cluster, host: str, unit: str, words: str) -> float:
