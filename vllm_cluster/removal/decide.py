@@ -82,7 +82,9 @@ def _weights(found: Found, directory: str, options: Options) -> Iterator[Action 
     for path, size_bytes in found.weights_bytes.items():
         name = f"weights {path} ({size_bytes / 2**30:.1f} GiB)"
         if options.keep_weights:
-            yield Kept(name, "--no-keep-weights removes them")
+            # The agent's own directories beside the models are not worth a line each.
+            if "/." not in path:
+                yield Kept(name, "--no-keep-weights removes them")
         else:
             yield Action("restore", "removes", name, shell.no_weights(path, directory))
 
