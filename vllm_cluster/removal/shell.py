@@ -49,9 +49,11 @@ def no_unit(name: str) -> str:
             f"systemctl --quiet stop {shlex.quote(name.replace('@.', '@*.'))} && "
             f'systemctl --quiet stop "system-$(systemd-escape {base}).slice"'
         )
+    # When a timer ran last is systemd's to know, and of no use without it.
+    stamp = f"; rm -f /var/lib/systemd/timers/stamp-{name}" if name.endswith(".timer") else ""
     return (
         f"systemctl --quiet disable --now {name} && "
-        f"{{ systemctl reset-failed {name} 2>/dev/null || true; }}"
+        f"{{ systemctl reset-failed {name} 2>/dev/null || true; }}{stamp}"
     )
 
 
@@ -217,7 +219,7 @@ done
 
 def no_directories(made: list[str], spared: Iterable[str]) -> str:
     """Ours where they are empty, deepest first, and what we keep in paths.CONFIG by its names."""
-    own = f"{paths.SECRETS} {paths.MEMBERS} {paths.FIREWALL} {paths.FIREWALL}.new"
+    own = f"{paths.SECRETS} {paths.MEMBERS} {paths.FIREWALL} {paths.FIREWALL}.new {paths.AGENT}"
     lines = [f"rm -rf {own} {paths.FIREWALL_STATE} {paths.UNITS_STATE}", "left="]
     # What holds something that stays is not worth a word.
     stay = [paths.OWNED, *spared]
