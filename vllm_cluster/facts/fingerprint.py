@@ -22,6 +22,7 @@ _OWN = (
     "/etc/ld.so.cache", "/etc/mtab", "/etc/.pwd.lock", "/etc/.updated", "/etc/ssl/certs/*",
     f"{paths.RAY}/*", f"{paths.COMPILE_CACHE}/*", f"{paths.OWNED}/*", paths.WEIGHTS_VERIFIED,
     f"{paths.GENERATIONS}/*",
+    f"{paths.WEIGHTS_NOTES}/*",
 )  # fmt: skip
 
 _SCRIPT = r"""
@@ -33,7 +34,12 @@ find /etc /usr/local/lib/vllm-cluster "$state" -xdev \( @OWN@ -false \) -prune -
   -printf 'L%l\t%p\n' 2>/dev/null |
 while IFS="$t" read -r how path; do
   case $how in
-    F*) case $path in "$secrets"/*) sum=secret ;; *) sum=$(sha256sum < "$path") ;; esac
+    F*) case $path in "$secrets"/*) sum=secret ;;
+          # An installer makes file systems with identifiers of its own.
+          */etc/fstab|*/etc/crypttab|*/etc/initramfs-tools/conf.d/resume)
+            sum=$(sed -E 's/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/ID/g
+                          s/[0-9A-F]{4}-[0-9A-F]{4}/ID/g' "$path" | sha256sum) ;;
+          *) sum=$(sha256sum < "$path") ;; esac
         echo "file$t$path$t${how#F} ${sum%% *}" ;;
     L*) echo "link$t$path$t${how#L}" ;;
   esac

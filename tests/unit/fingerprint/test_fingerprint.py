@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,6 +47,32 @@ def test_a_difference_names_key_and_both_values() -> None:
 @given(_fingerprints, _fingerprints)
 def test_equal_digests_mean_no_difference(first: dict[str, str], second: dict[str, str]) -> None:
     assert (digest(first) == digest(second)) == (differences(first, second) == [])
+
+
+def of_tree(root: Path) -> dict[str, str]:
+    """The files of a fingerprint whose /etc is that of `root`."""
+    text = script("/nonexistent").replace("find /etc ", f"find {root}/etc ")
+    done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=False)
+    found = parse(done.stdout.splitlines())
+    return {k.replace(str(root), ""): v for k, v in found.items() if k.startswith(f"file {root}")}
+
+
+def test_identifiers_that_an_installer_makes_up_are_no_difference(tmp_path: Path) -> None:
+    lines = {
+        "old": "UUID=6d1f7f5e-3a52-4c3a-9a53-0f3f4f1b7c11 / ext4\nUUID=2F5A-11C0 /boot/efi vfat\n",
+        "new": "UUID=0b9d1c52-77aa-4a52-8a53-5f3f4f1b7c99 / ext4\nUUID=99AA-00FF /boot/efi vfat\n",
+        "other": "UUID=0b9d1c52-77aa-4a52-8a53-5f3f4f1b7c99 / xfs\nUUID=99AA-00FF /boot/efi vfat\n",
+    }
+    found = {}
+    for name, text in lines.items():
+        (tmp_path / name / "etc").mkdir(parents=True)
+        (tmp_path / name / "etc/fstab").write_text(text)
+        (tmp_path / name / "etc/hosts").write_text(text)
+        found[name] = of_tree(tmp_path / name)
+    assert [line.split(":")[0] for line in differences(found["old"], found["new"])] == [
+        "file /etc/hosts"
+    ]
+    assert len(differences(found["new"], found["other"])) == 2
 
 
 def test_the_script_asks_for_no_secret_and_no_key_of_the_host() -> None:
