@@ -91,6 +91,34 @@ def test_the_lock_says_what_the_hosts_have(cluster: Cluster) -> None:
     assert cluster.planned() == {}
 
 
+def test_a_wiped_worker_comes_back_as_it_was(cluster: Cluster) -> None:
+    head = started(cluster, "node-a", "ray-head")
+    old = host_key_of(cluster, "node-b")
+    run = rebuild(cluster, "node-b", "--yes", "--accept-new-host-key")
+    run.await_words("its old system still answers")
+    cluster.lab.host("node-b").wipe()
+    assert run.end() == 0, run.text
+    assert "node-b: the same fingerprint as at" in run.text
+    new = host_key_of(cluster, "node-b")
+    assert old != new
+    assert f"known until now as {old}" in run.text
+    assert f"answers with ssh-ed25519 {new}" in run.text
+    # No more than Ray forces: its head was not even started again.
+    assert started(cluster, "node-a", "ray-head") == head
+    started(cluster, "node-b", "ray-worker")
+    assert cluster.planned() == {}
+
+
+def test_the_head_comes_back_as_it_was(cluster: Cluster) -> None:
+    cluster.lab.host("node-a").wipe()
+    run = rebuild(cluster, "node-a", "--yes", "--accept-new-host-key")
+    assert run.end() == 0, run.text
+    assert "node-a is the head" in run.text
+    assert "node-a: the same fingerprint" in run.text
+    for host, unit in (("node-a", "ray-head"), ("node-a", "vllm"), ("node-b", "ray-worker")):
+        assert cluster.on(host, f"systemctl is-active {unit}").strip() == "active"
+
+
 def test_another_image_is_refused_before_a_host_is_contacted(cluster: Cluster) -> None:
     before = tampered(cluster, lambda lock: lock["image"].update(id="sha256:" + "0" * 64))
     try:
@@ -119,24 +147,6 @@ def test_a_drifted_host_stops_the_run_in_the_table(cluster: Cluster) -> None:
     assert started(cluster, "node-b", "ray-worker") == runs
 
 
-def test_a_wiped_worker_comes_back_as_it_was(cluster: Cluster) -> None:
-    head = started(cluster, "node-a", "ray-head")
-    old = host_key_of(cluster, "node-b")
-    run = rebuild(cluster, "node-b", "--yes", "--accept-new-host-key")
-    run.await_words("its old system still answers")
-    cluster.lab.host("node-b").wipe()
-    assert run.end() == 0, run.text
-    assert "node-b: the same fingerprint as at" in run.text
-    new = host_key_of(cluster, "node-b")
-    assert old != new
-    assert f"known until now as {old}" in run.text
-    assert f"answers with ssh-ed25519 {new}" in run.text
-    # No more than Ray forces: its head was not even started again.
-    assert started(cluster, "node-a", "ray-head") == head
-    started(cluster, "node-b", "ray-worker")
-    assert cluster.planned() == {}
-
-
 def test_a_key_that_nobody_takes_ends_it_and_a_second_run_goes_on(cluster: Cluster) -> None:
     cluster.lab.host("node-b").wipe()
     known = known_hosts(cluster)
@@ -162,16 +172,6 @@ def test_a_key_that_nobody_takes_ends_it_and_a_second_run_goes_on(cluster: Clust
     assert run.end() == 0, run.text
     assert "goes on with a rebuild that was begun" in run.text
     assert "the same fingerprint" in run.text
-
-
-def test_the_head_comes_back_as_it_was(cluster: Cluster) -> None:
-    cluster.lab.host("node-a").wipe()
-    run = rebuild(cluster, "node-a", "--yes", "--accept-new-host-key")
-    assert run.end() == 0, run.text
-    assert "node-a is the head" in run.text
-    assert "node-a: the same fingerprint" in run.text
-    for host, unit in (("node-a", "ray-head"), ("node-a", "vllm"), ("node-b", "ray-worker")):
-        assert cluster.on(host, f"systemctl is-active {unit}").strip() == "active"
 
 
 def test_what_a_rebuild_does_not_bring_back_is_a_line_each(cluster: Cluster) -> None:
