@@ -14,7 +14,8 @@ upgrade: $(VENV) ## Deploy another image or arguments; judged, and back if it fa
 rollback: $(VENV) ## Back to the generation before, or TO=N (INV=inventories/prod.py)
 	$(BIN)/vllm-cluster rollback $(if $(TO),--to $(TO)) $(INV:.py=.yaml)
 
-test-upgrade: $(VENV) ## Two operators, restarts, upgrades that fail, ways back: root, half an hour
-	$(BIN)/pytest tests/lab/test_operators_lab.py tests/lab/test_order_lab.py tests/lab/test_upgrade_lab.py
+test-upgrade: $(VENV) ## Two operators, restarts, upgrades that fail, ways back: root, an hour
+	$(BIN)/pytest tests/lab/test_operators_lab.py tests/lab/test_order_lab.py \
+	  tests/lab/test_upgrade_lab.py tests/lab/test_upgrade_real_lab.py
 
 .PHONY: restart stop start upgrade rollback test-upgrade
