@@ -7,7 +7,7 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from vllm_cluster.spec.hosts_model import (
     Clock,
@@ -47,6 +47,11 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def _yes(value: Any) -> Any:
+    """YAML 1.1 reads the word yes as true."""
+    return "yes" if value is True else value
+
+
 class Ssh(Section):
     """How the machine that runs pyinfra reaches the hosts."""
 
@@ -55,7 +60,7 @@ class Ssh(Section):
     key: str | None = Field(None, description="the path of a private key; default: ssh's own")
     config_file: str | None = Field(None, description="the path of an ssh_config file")
     known_hosts_file: str | None = Field(None, description="the path of a known_hosts file")
-    host_keys: Literal["yes", "accept-new"] = Field(
+    host_keys: Annotated[Literal["yes", "accept-new"], BeforeValidator(_yes)] = Field(
         "accept-new", description="yes (must be known already) or accept-new (learned once)"
     )
 

@@ -43,3 +43,17 @@ def test_a_path_of_this_machine_starts_at_the_description(tmp_path: Path) -> Non
     cluster = load(INVENTORIES / "lab.yaml")
     assert cluster.local("../x/y") == INVENTORIES.parent / "x" / "y"
     assert cluster.local(str(tmp_path)) == tmp_path
+
+
+@pytest.mark.parametrize("word", ["yes", "'yes'"])
+def test_the_word_yes_is_meant_as_it_is_written(tmp_path: Path, word: str) -> None:
+    text = (INVENTORIES / "prod.yaml").read_text()
+    (tmp_path / "prod.yaml").write_text(text.replace("ssh:\n", f"ssh:\n  host_keys: {word}\n", 1))
+    assert load(tmp_path / "prod.yaml").description.ssh.host_keys == "yes"
+
+
+def test_the_word_no_is_not_taken_for_a_kind_of_key(tmp_path: Path) -> None:
+    text = (INVENTORIES / "prod.yaml").read_text()
+    (tmp_path / "prod.yaml").write_text(text.replace("ssh:\n", "ssh:\n  host_keys: no\n", 1))
+    with pytest.raises(DescriptionError, match=r"ssh\.host_keys: found .*; accepted: yes"):
+        load(tmp_path / "prod.yaml")
