@@ -187,7 +187,7 @@ def test_what_the_run_left_is_whole(hosts: Bare) -> None:
         assert ok(host, "dpkg --audit") == ""
         assert "Enabled" in ok(host, "nvidia-smi --query-gpu=persistence_mode")
         assert "580.105.08" in ok(host, "cat /var/run/cdi/nvidia.yaml")
-        shm = f"docker exec {'ray-head' if host is hosts.a else 'ray-worker'} bash -c"
+        shm = f"docker exec {'ray-head' if host.name == 'node-a' else 'ray-worker'} bash -c"
         size = ok(host, f"{shm} 'while read -r _ at _ how _; do [ $at != /dev/shm ] || echo $how; "
                         "done < /proc/mounts'")  # fmt: skip
         assert "size=1048576k" in size
