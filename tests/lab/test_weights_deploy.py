@@ -81,7 +81,8 @@ def test_every_host_has_it_whole_and_the_units_that_run_are_its_users(
         users = cluster.on(host, f"ls {WEIGHTS}/.pins/*").split()
         assert users == [f"{unit}.service"]
         check = cluster.on(host, f"systemctl cat {unit}")
-        assert re.search(r"weights-ready %n .*--identity \\\n\s+[0-9a-f]{64}", check)
+        asked = check.split("weights-ready %n")[1].split("\nExecStart")[0]
+        assert re.search(r"--identity \\\n\s+[0-9a-f]{64}", asked)
     seen = cluster.on("node-a", f"docker exec vllm cat {path}/config.json")
     assert "StandIn" in seen, "the container sees it through the link"
     await_true("nothing listens", lambda: not any(listening(cluster, h) for h in HOSTS), 90)
