@@ -110,7 +110,9 @@ def test_pyinfra_killed_on_the_way_is_finished_by_the_next_run(
     run = start(cluster, tmp_path / "log")
     reach(cluster, "node-b", share)
     kill(run)
-    assert cluster.lab.host("node-b").ssh(f"test -e {path}").returncode != 0, "half is visible"
+    # The hosts go on by themselves; what is visible at any moment is the whole.
+    if cluster.lab.host("node-b").ssh(f"test -e {path}").returncode == 0:
+        assert sums_on(cluster, "node-b", path) == sums(model), "half is visible"
     done = cluster.pyinfra("-y", deploy=PLACE)
     assert done.returncode == 0, done.stdout + done.stderr
     everybody_has(cluster, model, path)
