@@ -21,6 +21,7 @@ from tests.lab.weights_deploy import (
     WEIGHTS,
     command,
     edit,
+    job_of,
     kill,
     listening,
     reach,
@@ -116,8 +117,7 @@ def test_pyinfra_killed_on_the_way_is_finished_by_the_next_run(
     done = cluster.pyinfra("-y", deploy=PLACE)
     assert done.returncode == 0, done.stdout + done.stderr
     everybody_has(cluster, model, path)
-    state = json.loads(cluster.on("node-b", f"cat {WEIGHTS}/.jobs/tiny@*[0-9a-f].json"))
-    assert state["fetched_bytes"] <= 1.02 * TOTAL_BYTES
+    assert job_of(cluster, "node-b", path)["fetched_bytes"] <= 1.02 * TOTAL_BYTES
     assert cluster.planned(PLACE) == {}
 
 
@@ -256,8 +256,7 @@ P""")  # fmt: skip
     assert list(found["damaged"]) == ["node-b"]
     assert "model-07.safetensors: 1 damaged piece" in found["damaged"]["node-b"][0]
     assert found["read_bytes"] >= 2 * TOTAL_BYTES
-    state = json.loads(cluster.on("node-b", f"cat {WEIGHTS}/.jobs/tiny@*[0-9a-f].json"))
-    assert 0 < state["fetched_bytes"] <= 1 << 20
+    assert 0 < job_of(cluster, "node-b", path)["fetched_bytes"] <= 1 << 20
     everybody_has(cluster, model, path)
 
 

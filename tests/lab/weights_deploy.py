@@ -101,6 +101,14 @@ def reach(cluster: Cluster, host: str, share: float) -> None:
     )
 
 
+def job_of(cluster: Cluster, host: str, path: str) -> dict[str, Any]:
+    """What the last fan-out of the copy at `path` said of itself there."""
+    key = cluster.on(host, f"basename $(readlink {path})").strip()
+    state = json.loads(cluster.on(host, f"cat {WEIGHTS}/.jobs/{key}.json"))
+    assert isinstance(state, dict)
+    return state
+
+
 def sums(folder: Path) -> dict[str, str]:
     """sha256sum of a directory of this machine."""
     names = sorted(path.name for path in folder.iterdir())
