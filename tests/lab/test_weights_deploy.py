@@ -27,6 +27,7 @@ from tests.lab.weights_deploy import (
     reach,
     revision,
     start,
+    start_placing,
     sums,
     sums_on,
     wipe,
@@ -145,7 +146,8 @@ def test_the_same_command_started_twice_places_once(
 ) -> None:
     path = path_of(cluster)
     wipe(cluster)
-    runs = [start(cluster, tmp_path / f"log{n}") for n in range(2)]
+    # Two deploys at once are refused by their own lock; the command waits for its like.
+    runs = [start_placing(cluster, tmp_path / f"log{n}") for n in range(2)]
     codes = [run.wait(timeout=600) for run in runs]
     said = [(tmp_path / f"log{n}").read_text() for n in range(2)]
     assert codes == [0, 0], said
@@ -162,7 +164,7 @@ def test_two_models_at_once_reach_both_hosts(cluster: Cluster, model: Path, tmp_
     other = edit(cluster, described, name="second")
     path = path_of(cluster)
     wipe(cluster)
-    runs = [start(made, tmp_path / f"log{n}") for n, made in enumerate((cluster, other))]
+    runs = [start_placing(made, tmp_path / f"log{n}") for n, made in enumerate((cluster, other))]
     codes = [run.wait(timeout=600) for run in runs]
     assert codes == [0, 0], [(tmp_path / f"log{n}").read_text() for n in range(2)]
     everybody_has(cluster, model, path)

@@ -63,6 +63,15 @@ def start(cluster: Cluster, log: Path, deploy: str = PLACE) -> subprocess.Popen[
         )  # fmt: skip
 
 
+def start_placing(cluster: Cluster, log: Path) -> subprocess.Popen[bytes]:
+    """`vllm-cluster weights place` in the background."""
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            [BIN / "vllm-cluster", "weights", "place", str(cluster.description)],
+            cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True,
+        )  # fmt: skip
+
+
 def kill(process: subprocess.Popen[bytes]) -> None:
     """SIGKILL to pyinfra alone: what it started meanwhile is on its own, as after a crash."""
     os.kill(process.pid, signal.SIGKILL)
