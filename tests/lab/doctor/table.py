@@ -37,25 +37,30 @@ def rows() -> list[str]:
 
 
 def write_table(of: str, *further: str) -> None:
-    """Write it. Exits with the missing rows where the commits' results are not whole."""
+    """Write it. What has no result is said at its end, and the exit code is 1."""
     found = kept(of)
     for commit_ in further:
         other = kept(commit_).items()
         found |= {name: row | {"at": commit_} for name, row in other if name not in found}
     missing = [name for name in rows() if name not in found]
-    if missing:
-        sys.exit(f"commit {of}: no results of {', '.join(missing)}")
-    alone = [found[name] for name in rows() if "+" not in name]
-    pairs = [found[name] for name in rows() if "+" in name]
+    named = [name for name in rows() if name in found]
+    alone = [found[name] for name in named if "+" not in name]
+    pairs = [found[name] for name in named if "+" in name]
     head = _HEAD.format(commit=of, faults=len(FAULTS), rows=len(alone), pairs=len(pairs))
-    if any("at" in row for row in found.values()):
-        head += "Rows that name another commit were proven on that one.\n"
+    if any("at" in found[name] for name in named):
+        head += (
+            "Rows that name another commit were proven on that one, and not on this one again.\n"
+        )
     text = [head, "| symptom | plane | first line | found | fix | healed in | where |",
             "|---|---|---|---|---|---|---|"]  # fmt: skip
     text += [_row(row) for row in alone]
     text += ["", "## In pairs", "", "| together | doctor's order | where |", "|---|---|---|"]
     text += [_pair(row) for row in pairs]
+    if missing:
+        text += ["", "## Without a result yet", "", *(f"* {name}" for name in missing)]
     DOCUMENT.write_text("\n".join(text) + "\n", encoding="utf-8")
+    if missing:
+        sys.exit(f"no results of {', '.join(missing)}")
 
 
 def _where(row: dict[str, Any]) -> str:
