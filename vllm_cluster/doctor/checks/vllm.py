@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.checks.ray import LOOP_RESTARTS, start_command, state_words
 from vllm_cluster.doctor.finding import Finding, by_hand, on
-from vllm_cluster.doctor.first_cause import first_cause
+from vllm_cluster.doctor.first_cause import first_cause, message
 from vllm_cluster.facts.doctor.model import Api, HostFacts, Unit
 from vllm_cluster.facts.doctor.script import COMPLETION_LIMIT_S
 
@@ -45,7 +45,8 @@ def _starting(case: Case, head: HostFacts, unit: Unit) -> Finding:
             "vllm.waiting", "vllm", case.plan.head,
             expected=f"{case.plan.gpus} GPUs in Ray, for which vLLM waits",
             found="fewer",
-            evidence=next((line for line in reversed(unit.log) if "waiting for" in line), ""),
+            evidence=next((message(line)[1].strip() for line in reversed(unit.log)
+                           if "waiting for" in line), ""),
             fix=by_hand("Wait; it starts by itself when every host is there"),
         )  # fmt: skip
     since_s = max(0.0, head.clock_s - (unit.started_s or unit.changed_s))
@@ -53,7 +54,7 @@ def _starting(case: Case, head: HostFacts, unit: Unit) -> Finding:
         "vllm.starting", "vllm", case.plan.head,
         expected="a completion",
         found=f"vLLM has been loading for {since_s:.0f} s of at most {case.plan.start_timeout_s}",
-        evidence=unit.log[-1] if unit.log else "",
+        evidence=message(unit.log[-1])[1].strip() if unit.log else "",
         fix=by_hand("Wait; the first start compiles and may take long"),
     )  # fmt: skip
 
