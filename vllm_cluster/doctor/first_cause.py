@@ -36,7 +36,8 @@ def causes(lines: Iterable[str]) -> list[LogCause]:
     found = []
     for line in lines:
         time_s, words = message(line)
-        if "No such container" in words:  # `docker rm` before every start
+        # `docker rm` before every start; and a line of source in a traceback names nothing.
+        if "No such container" in words or re.search(r"(?:^|\) )\s*raise ", words):
             continue
         for sign in SIGNS:
             if re.search(sign.pattern, words):

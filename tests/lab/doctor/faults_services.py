@@ -27,9 +27,6 @@ FAULTS = (
     Fault("leftover", "a container of an earlier attempt holds on", "docker.leftover", "node-b",
           on("node-b", _IMAGE + "docker run --detach --rm --name node-4711 --entrypoint sleep "
              "$image 3600")),
-    Fault("restart-policy", "Docker starts a worker again that systemd has stopped",
-          "docker.restart-policy", "node-b",
-          on("node-b", "docker update --restart=always ray-worker")),
     Fault("published", "a container publishes a port past the firewall",
           "security.published-port", "node-a",
           on("node-a", "docker commit ray-head web:1 && docker run --detach --rm --publish "

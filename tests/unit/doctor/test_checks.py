@@ -202,14 +202,6 @@ def test_a_docker_that_is_down_says_so_in_its_own_words() -> None:
     assert "graphdriver" in first(case).evidence
 
 
-def test_a_container_that_docker_starts_again_beside_systemd() -> None:
-    docker = sound().facts["node-b"].docker
-    worker = replace(docker.containers["ray-worker"], restart="unless-stopped")
-    case = changed(sound(), "node-b", docker=replace(docker, containers={"ray-worker": worker}))
-    assert first(case).id == "docker.restart-policy"
-    assert first(case).fix[0].command == "docker update --restart=no ray-worker"
-
-
 @pytest.mark.parametrize(("text", "found"), [('{"log-opts": {"max-size": "10m"}}', False),
                                              ("{}", True)])  # fmt: skip
 def test_logs_that_grow_without_end(text: str, *, found: bool) -> None:

@@ -43,3 +43,13 @@ def test_the_rank_and_host_that_spoke_are_named() -> None:
 
 def test_a_log_without_a_known_sign_gives_its_last_line() -> None:
     assert first_cause([_START + "one", _START + "two", "-- No entries --"]) == "two"
+
+
+def test_the_source_in_a_traceback_is_no_cause() -> None:
+    lines = [
+        "1.0 node-b docker[7]:     raise Exception(",
+        "1.1 node-b docker[7]: (RayWorkerProc pid=7, ip=10.77.0.12)     raise RuntimeError(",
+        "1.2 node-b docker[7]: Exception: The raylet ended: port 6380 is already in use",
+    ]
+    assert first_cause(lines).endswith("port 6380 is already in use")
+    assert first_cause(lines[:1]) == "raise Exception("

@@ -152,22 +152,6 @@ def unsupervised(case: Case) -> Iterator[Finding]:
                 )  # fmt: skip
 
 
-def policies(case: Case) -> Iterator[Finding]:
-    """Containers of ours that Docker starts again beside systemd: two of them at once
-    (https://github.com/moby/moby/issues/33931)."""
-    for host, facts in case.deployed():
-        for name in host.containers:
-            container = facts.docker.containers.get(name)
-            if container is not None and container.restart not in {"", "no"}:
-                yield Finding(
-                    "docker.restart-policy", "docker", host.name,
-                    expected=f"systemd alone to start {name} again",
-                    found=f"Docker does too: {container.restart}",
-                    evidence=f"docker inspect {name}: RestartPolicy {container.restart}",
-                    fix=on(host.name, f"docker update --restart=no {name}"),
-                )  # fmt: skip
-
-
 def logs(case: Case) -> Iterator[Finding]:
     """Logs of containers that grow without end (https://github.com/docker/cli/issues/1148)."""
     for host, facts in case.deployed():
@@ -183,4 +167,4 @@ def logs(case: Case) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-CHECKS = (daemon, image, leftover, unsupervised, policies, logs)
+CHECKS = (daemon, image, leftover, unsupervised, logs)

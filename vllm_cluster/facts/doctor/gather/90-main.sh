@@ -29,7 +29,7 @@ main() {
   unit_ends
   rank_lines
   begin generations
-  if [ -x "$generation_tool" ]; then "$generation_tool" show; fi
+  if [ -x "$generation_tool" ]; then timeout 5 "$generation_tool" show; fi
   begin disk "$weights"
   collect weights
   collect names
