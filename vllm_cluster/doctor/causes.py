@@ -8,10 +8,11 @@ whole cluster (`WIDE`). Depth is the length of the longest chain of causes benea
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cache
 
-from vllm_cluster.doctor.finding import PLANES, Finding
+from vllm_cluster.doctor.finding import BY_HAND, GAVE_UP, HERE, PLANES, Finding
 
 _HOST = ("host.unreachable", "host.key-changed", "host.no-root", "host.incomplete")
 _DISK = ("host.disk-full", "host.read-only", "host.mount-missing", "host.mount-hung")
@@ -147,7 +148,22 @@ def ordered(findings: Iterable[Finding]) -> list[tuple[Finding, Finding | None]]
     """
     every = list(findings)
     reasons = {id(f): next((c for c in every if explains(c, f)), None) for f in every}
-    return [(f, reasons[id(f)]) for f in sorted(every, key=lambda f: _key(f, reasons[id(f)]))]
+    rows = [(f, reasons[id(f)]) for f in sorted(every, key=lambda f: _key(f, reasons[id(f)]))]
+    return _with_starts(rows)
+
+
+def _with_starts(
+    rows: list[tuple[Finding, Finding | None]],
+) -> list[tuple[Finding, Finding | None]]:
+    """A unit that gave up over a cause does not come back when that is mended: its start is part of
+    the fix. A deploy starts every unit by itself."""
+    whole: dict[int, Finding] = {}
+    for cause, why in rows:
+        down = [f for f, reason in rows if reason is cause and f.found.startswith(GAVE_UP)]
+        if why is None and down and not any(step.on in {HERE, BY_HAND} for step in cause.fix):
+            starts = tuple(step for finding in down for step in finding.fix)
+            whole[id(cause)] = replace(cause, fix=(*cause.fix, *starts))
+    return [(whole.get(id(f), f), whole.get(id(why), why) if why else None) for f, why in rows]
 
 
 def _key(finding: Finding, reason: Finding | None) -> tuple[bool, bool, int, int, str, str]:

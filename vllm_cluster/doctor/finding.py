@@ -13,6 +13,8 @@ PLANES: tuple[Plane, ...] = (
 Severity = Literal["failing", "blind", "warning"]
 HERE = "here"
 BY_HAND = "by hand"
+# How the state of a unit begins that systemd starts no more.
+GAVE_UP = "it gave up"
 
 
 @dataclass(frozen=True)

@@ -47,9 +47,11 @@ def write_table(of: str, *further: str) -> None:
     alone = [found[name] for name in named if "+" not in name]
     pairs = [found[name] for name in named if "+" in name]
     head = _HEAD.format(commit=of, faults=len(FAULTS), rows=len(alone), pairs=len(pairs))
-    if any("at" in found[name] for name in named):
+    others = sum("at" in found[name] for name in named)
+    if others:
         head += (
-            "Rows that name another commit were proven on that one, and not on this one again.\n"
+            f"\n{len(named) - others} of the rows are of {of}. The other {others} name the commit by\n"
+            "which they were proven, and were not tried again on this one.\n"
         )
     text = [head, "| symptom | plane | first line | found | fix | healed in | where |",
             "|---|---|---|---|---|---|---|"]  # fmt: skip

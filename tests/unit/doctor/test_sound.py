@@ -6,7 +6,8 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from tests.unit.doctor.cases import changed, first, ids, recorded, sound
-from vllm_cluster.doctor.causes import CAUSES, causes_of, depth
+from vllm_cluster.doctor.causes import CAUSES, causes_of, depth, ordered
+from vllm_cluster.doctor.finding import Finding, on
 from vllm_cluster.doctor.reach import Silence
 from vllm_cluster.facts.doctor import parse, script
 from vllm_cluster.facts.doctor.model import Docker, HostFacts
@@ -102,3 +103,14 @@ def test_the_script_is_sent_with_no_secret_and_ends_where_it_should() -> None:
     text = script(case.plan, case.plan.hosts["node-a"], salt="s")
     assert "peers=('node-b 10.77.0.12 6380 47991')" in text
     assert text.endswith("main </dev/null\n")
+
+
+def test_a_unit_that_gave_up_over_a_cause_is_started_by_the_causes_fix() -> None:
+    cause = Finding("host.port-taken", "host", "node-b", "", "", fix=on("node-b", "kill 7"))
+    start = on("node-b", "systemctl start --no-block ray-worker.service")
+    down = Finding("ray.worker-down", "ray", "node-b", "", "it gave up after 9 restarts", fix=start)
+    rows = ordered([down, cause])
+    assert rows[0][0].fix == (*cause.fix, *start)
+    assert rows[1] == (down, rows[0][0])
+    loops = replace(down, found="it ends again and again (4 restarts, exit 1)")
+    assert ordered([loops, cause])[0][0].fix == cause.fix

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from vllm_cluster.doctor.case import Case
-from vllm_cluster.doctor.finding import Finding, Step, by_hand, on
+from vllm_cluster.doctor.finding import GAVE_UP, Finding, Step, by_hand, on
 from vllm_cluster.doctor.first_cause import first_cause
 from vllm_cluster.facts.doctor.model import HostFacts, Unit
 from vllm_cluster.plan import paths
@@ -41,7 +41,7 @@ def units(case: Case) -> Iterator[Finding]:
 def state_words(unit: Unit) -> str:
     """A unit's state for people."""
     if unit.result == "start-limit-hit":
-        return f"it gave up after {unit.restarts} restarts"
+        return f"{GAVE_UP} after {unit.restarts} restarts"
     if unit.sub == "auto-restart" or (unit.active == "activating" and unit.restarts):
         return f"it ends again and again ({unit.restarts} restarts, exit {unit.exit_status})"
     if unit.active == "activating":
