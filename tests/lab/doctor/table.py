@@ -50,8 +50,8 @@ def write_table(of: str, *further: str) -> None:
     others = sum("at" in found[name] for name in named)
     if others:
         head += (
-            f"\n{len(named) - others} of the rows are of {of}. The other {others} name the commit by\n"
-            "which they were proven, and were not tried again on this one.\n"
+            f"\n{len(named) - others} of the rows are of {of}. The other {others} name the commit\n"
+            "by which they were proven, and were not tried again on this one.\n"
         )
     text = [head, "| symptom | plane | first line | found | fix | healed in | where |",
             "|---|---|---|---|---|---|---|"]  # fmt: skip
