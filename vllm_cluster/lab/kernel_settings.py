@@ -13,6 +13,8 @@ from pathlib import Path
 _TREES = ("vm", "fs", "kernel")
 _EXCEPT = ("ns_last_pid", "random", "binfmt_misc")
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
+_INOTIFY = Path("/proc/sys/fs/inotify/max_user_instances")
+_INOTIFY_INSTANCES = 4096
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -47,6 +49,16 @@ def keep(file: Path) -> None:
     new = file.with_suffix(".new")
     new.write_text(json.dumps({"boot_id": boot, "values": _read()}))
     new.rename(file)
+
+
+def make_room() -> None:
+    """Allow the inotify instances that many hosts need; call it after `keep`.
+
+    They are counted by user, and root is one user for all hosts of this machine: the default of
+    128 is used up by some ten of them, and the next one hangs while it boots.
+    """
+    if int(_INOTIFY.read_text()) < _INOTIFY_INSTANCES:
+        _INOTIFY.write_text(str(_INOTIFY_INSTANCES))
 
 
 def put_back(file: Path) -> list[str]:

@@ -43,6 +43,7 @@ def claim(layout: Layout) -> None:
     with _alone():
         must_be_ours(layout)
         kernel_settings.keep(_SETTINGS)
+        kernel_settings.make_room()
         layout.owner.write_text(f"{layout.directory}\n")
 
 
