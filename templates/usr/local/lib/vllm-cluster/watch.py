@@ -124,10 +124,13 @@ class Node:
     # a minute. Twice, since the head's answer may be one of a moment ago.
     REFUSED_TIMES = 2
     SILENT_S = 60
+    # Until its first answer Ray is starting: a minute on a host that is busy with other starts, and
+    # whoever ends it then makes it begin anew.
+    START_S = 600
 
     def __init__(self, url, head, now):
         self.url, self.head, self.refused = url, head, 0
-        self.answered = self.listed = now
+        self.answered = self.listed = now + self.START_S - self.SILENT_S
 
     def look(self, now):
         try:
@@ -140,7 +143,7 @@ class Node:
                 return "dead", f"Ray's head does not hold this host for alive: {words}"
         except (OSError, ValueError) as error:
             if now - self.answered > self.SILENT_S:
-                return "dead", f"no answer of Ray's agent for {self.SILENT_S} s: {error}"
+                return "dead", f"no answer of Ray's agent for too long: {error}"
             return "waits", f"no answer of Ray's agent: {error}"
         if self.refused:
             return "waits", "Ray's head does not hold this host for alive"
@@ -153,7 +156,7 @@ class Node:
             self.listed = now
         except (OSError, ValueError, KeyError) as error:
             if now - self.listed > self.SILENT_S and not self._serves():
-                return "dead", f"no list of nodes from Ray for {self.SILENT_S} s: {error}"
+                return "dead", f"no list of nodes from Ray for too long: {error}"
             return "waits", f"no list of nodes from Ray: {error}"
         return "well", ""
 
