@@ -20,9 +20,10 @@ echo '== packages'; dpkg -l | sed -n '6,$p' | awk '{print $2, $1, $3}'
 echo '== unit files'; systemctl list-unit-files --no-legend --no-pager | awk '{print $1, $2}'
 echo '== loaded units'; systemctl list-units --all --no-legend --no-pager --plain \
   --type=service,timer,mount,socket | awk '{print $1, $3}'
+# By their text: Docker writes its chains in another order at every start.
 echo '== rules'
 nft list ruleset 2>/dev/null | sed 's/counter packets [0-9]* bytes [0-9]*/counter/' |
-  awk '{ print NR ":" $0 }'
+  sed 's/^[[:space:]]*//; s/ /~/g' | sort | uniq -c | awk 'NF == 2 { print $2, $1 }'
 echo '== settings'; sysctl -a 2>/dev/null | sed 's/ = /=/; s/[[:space:]]\+/ /g; s/=/ /'
 echo '== listening'; ss -Hltn | awk '{print $4}'
 echo '== containers'; docker ps -a --format '{{.Names}}' 2>/dev/null
