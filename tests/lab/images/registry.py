@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.lab.images.made import Made
     from vllm_cluster.lab.host import Host
 
-PORT = 5000
+PORT = 5055
 NAME = "lab/made"
 _MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 _CONFIG = "application/vnd.docker.container.image.v1+json"

@@ -43,7 +43,7 @@ def test_it_leaves_the_registry_once_and_every_host_has_the_right_one(
         size = sum(len(layer) for layer in made.layers)
         assert moved["node-b"][0] > 0.95 * size
         assert moved["node-c"][0] > 0.95 * size
-        assert "pulls 127.0.0.1:5000/lab/made@sha256:" in said
+        assert "pulls 127.0.0.1:5055/lab/made@sha256:" in said
         said, _ = hosts.apply()
         assert said.count("No changes") == 3
         assert log.read_text().splitlines() == asked
@@ -70,6 +70,6 @@ def test_a_digest_that_does_not_exist_is_told_with_every_hosts_reason(
         done = hosts.run()
     said = plain(done.stdout + done.stderr)
     assert done.returncode == 1, said
-    assert "node-a: `docker pull --quiet 127.0.0.1:5000/lab/made@sha256:0" in said
-    assert "node-c: `docker pull --quiet 127.0.0.1:5000/lab/made@sha256:0" in said
+    assert "node-a: `docker pull --quiet 127.0.0.1:5055/lab/made@sha256:0" in said
+    assert "node-c: `docker pull --quiet 127.0.0.1:5055/lab/made@sha256:0" in said
     assert "Traceback" not in said
