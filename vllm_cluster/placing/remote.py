@@ -128,8 +128,10 @@ class Remote:
             raise HostError(self.name, done.stderr.decode(errors="replace").strip())
 
     def _bring_agent(self) -> None:
-        new, path = f"{paths.AGENT}.new", paths.AGENT
-        script = f"mkdir -p {paths.SCRIPTS} && cat > {new} && chmod 755 {new} && mv -f {new} {path}"
+        # Two that bring it at once must not write into one file: $$ is the shell's own number.
+        new, path = f"{paths.AGENT}.$$.new", paths.AGENT
+        put = f"mkdir -p {paths.SCRIPTS} && cat > {new} && chmod 755 {new} && mv -f {new} {path}"
+        script = f"{put} || {{ rm -f {new}; exit 1; }}"
         done = self.run(["sh", "-c", script], agent_bytes())
         if done.returncode:
             raise HostError(self.name, f"{path}: {done.stderr.decode(errors='replace').strip()}")

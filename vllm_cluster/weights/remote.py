@@ -46,7 +46,8 @@ class Remote:
 
     def install(self) -> None:
         """Have this very version of the agent at its path. Raises RemoteError."""
-        path, fresh = shlex.quote(self.path), shlex.quote(f"{self.path}.new")
+        # Two that bring it at once must not write into one file: $$ is the shell's own number.
+        path, fresh = shlex.quote(self.path), f"{shlex.quote(self.path)}.$$.new"
         seen = f'[ "$(sha256sum < {path} 2>/dev/null)" = "{_version()}  -" ] || '
         done = self._run(f"command -v python3 >/dev/null || exit 127; {seen}exit {_OTHER_VERSION}")
         if done.returncode == _OTHER_VERSION:
