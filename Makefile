@@ -35,7 +35,7 @@ lint: $(VENV) ## Check types and style
 	$(BIN)/mypy
 
 test-unit: $(VENV) ## Run the unit tests: seconds, no root
-	$(BIN)/pytest tests/unit
+	$(BIN)/pytest -n auto tests/unit
 
 # What a change is held against every time. The rest of tests/lab is wider and slower; it has
 # targets of its own, and test-lab-all runs it whole.

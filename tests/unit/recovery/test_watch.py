@@ -219,6 +219,17 @@ def test_a_host_that_its_head_does_not_know_is_dead_at_the_second_look(
     assert node.look(6)[0] == "dead"
 
 
+@pytest.mark.parametrize("status", [401, 403])
+def test_ray_is_not_ended_over_a_token_that_is_being_replaced(
+    watch: ModuleType, server: Server, status: int
+) -> None:
+    node = watch.Node(f"http://127.0.0.1:{server.http.server_port}/healthz", head=False, now=0)
+    server.status["/healthz"] = status
+    looks = [node.look(now) for now in range(2, 200, 20)]
+    assert {word for word, _ in looks} == {"waits"}
+    assert "turns the watchdog away" in looks[-1][1]
+
+
 def test_an_agent_that_has_answered_may_be_silent_for_a_minute(
     watch: ModuleType, server: Server
 ) -> None:

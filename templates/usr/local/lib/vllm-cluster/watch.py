@@ -137,8 +137,12 @@ class Node:
             probe.text(self.url, {}, TICK_S)
             self.answered, self.refused = now, 0
         except urllib.error.HTTPError as error:
-            self.answered, self.refused = now, self.refused + 1
             words = error.read(300).decode(errors="replace")
+            self.answered = now
+            if error.code in {401, 403}:
+                # A token that is being replaced, say: Ray itself is not judged by that.
+                return "waits", f"Ray's agent turns the watchdog away: {words}"
+            self.refused += 1
             if self.refused >= self.REFUSED_TIMES:
                 return "dead", f"Ray's head does not hold this host for alive: {words}"
         except (OSError, ValueError) as error:
