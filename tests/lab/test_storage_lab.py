@@ -62,7 +62,7 @@ def refusal(cluster: Cluster, deploy: str = STORAGE) -> str:
 
 def until_mounted(cluster: Cluster, folder: Path) -> str:
     """What a run says of making file systems; it is killed before it mounts them."""
-    argv = [sys.executable, "-m", "tests.lab.killed_pyinfra", str(folder / "reached"), "4", "-y"]
+    argv = [sys.executable, "-m", "tests.lab.killed_pyinfra", str(folder / "reached"), "5", "-y"]
     done = subprocess.run(
         [*argv, "--limit", "node-b", str(cluster.inventory), STORAGE],
         cwd=ROOT, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
