@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from tests.lab.bare import Bare, bare, ok
+from vllm_cluster.facts import network
 from vllm_cluster.plan import make_plan
 from vllm_cluster.spec import load
 
@@ -152,6 +154,23 @@ def test_rules_of_the_user_that_block_the_cluster_are_refused(hosts: Bare) -> No
     ok(hosts.b, "nft insert rule inet mine input ip saddr 10.77.0.0/24 accept")
     hosts.apply("network")
     assert hosts.changed("network") == []
+
+
+def test_a_listener_of_an_earlier_run_is_not_taken_for_one_of_this(
+    hosts: Bare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network, "LISTEN_S", 6)
+    listen = network.Listening().command(ports=[60999], address="10.77.0.11").get_raw_value()
+    first = "ss -Hltnp src 10.77.0.11:60999 | sed -E 's/.*pid=([0-9]+).*/\\1/'"
+    ok(hosts.a, listen)
+    old = ok(hosts.a, first).strip()
+    began = time.monotonic()
+    ok(hosts.a, listen)
+    dial = (*_DIAL, "10.77.0.11/60999")
+    assert hosts.b.exec(*dial).returncode == 0
+    ok(hosts.a, f"timeout 20 bash -c 'while [ -d /proc/{old} ]; do sleep 0.1; done'")
+    assert time.monotonic() - began < 6, "too late to tell"
+    assert hosts.b.exec(*dial).returncode == 0
 
 
 def test_settings_of_others_are_met_not_overwritten(hosts: Bare) -> None:

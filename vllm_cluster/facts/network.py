@@ -55,10 +55,17 @@ wait
 
 
 # A firewall that rejects with a TCP reset looks like a port where nobody listens, so somebody
-# does, for as long as the others need to dial. systemd brings the program.
+# does, for as long as the others need to dial. systemd brings the program. What an earlier run left
+# listening ends before its time: it would be taken for this run's, and then fall silent under it.
 LISTEN_S = 30
 _LISTEN = r"""
 for port in PORTS; do
+  old=$(ss -Hltnp "src ADDRESS:$port" |
+    sed -nE 's/.*"systemd-socket-[^"]*",pid=([0-9]+),.*/\1/p')
+  for try in 1 2 3 4 5 6 7 8 9 10; do
+    [ -n "$old" ] && kill $old 2>/dev/null || break
+    sleep 0.1
+  done
   setsid timeout LIMIT systemd-socket-activate --accept --listen=ADDRESS:$port /bin/true \
     >/dev/null 2>&1 </dev/null &
 done
