@@ -56,11 +56,14 @@ def paths_are_open(address: str, peers: dict[str, str], ports: list[int]) -> Com
         host.noop("no other host")
         return
     addresses = list(peers.values())
+    # Before anything is dialled: while facts are gathered hosts do not wait for each other, and a
+    # peer that begins to listen after it was dialled has rejected nothing.
+    began = {peer: _listens(peer) for peer in addresses}
     state = host.get_fact(PathFact, peers=addresses, ports=ports, address=address)
     if state is None:
         yield from packages.install(["iputils-ping"])
         state = host.get_fact(PathFact, peers=addresses, ports=ports, address=address)
-    listening = {peer: _listens(peer) for peer in addresses}
+    listening = {peer: began[peer] & _listens(peer) for peer in addresses}
     problems = [] if state is None else list(path_problems(state, peers, listening))
     if state is None or problems:
         yield refuse("; ".join(problems) or "there is no ping, and it cannot be installed")
