@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -27,13 +28,20 @@ def with_standin(folder: Path, lab: Lab, edit: Callable[[str], str] = str) -> Cl
     return describe(lab, folder, stand_in)
 
 
-@pytest.fixture(scope="session")
-def standins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Two hosts brought to the end of deploys/cluster.py. A test leaves them as it found them."""
-    lab = Lab.up(2, name=STANDIN_LAB)
+@contextmanager
+def deployed(name: str, folder: Path) -> Iterator[Cluster]:
+    """Two hosts of that lab at the end of deploys/cluster.py; the lab is gone afterwards."""
+    lab = Lab.up(2, name=name)
     try:
-        made = with_standin(tmp_path_factory.mktemp("standins"), lab)
+        made = with_standin(folder, lab)
         made.apply()
         yield made
     finally:
         lab.down()
+
+
+@pytest.fixture(scope="session")
+def standins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two hosts brought to the end of deploys/cluster.py. A test leaves them as it found them."""
+    with deployed(STANDIN_LAB, tmp_path_factory.mktemp("standins")) as made:
+        yield made

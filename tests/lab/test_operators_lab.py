@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.conftest import with_standin
+from tests.lab.conftest import deployed
 from tests.lab.harness import BIN, DEPLOY, ROOT, Cluster, await_true
 from tests.lab.names import lab_name
-from vllm_cluster.lab import Lab
 from vllm_cluster.plan.run_lock import EXPIRY_S, LOCK
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(1200)]
@@ -27,13 +26,8 @@ HOSTS = ("node-a", "node-b")
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    lab = Lab.up(2, name=NAME)
-    try:
-        made = with_standin(tmp_path_factory.mktemp("operators"), lab)
-        made.apply()
+    with deployed(NAME, tmp_path_factory.mktemp("operators")) as made:
         yield made
-    finally:
-        lab.down()
 
 
 def begin(cluster: Cluster, *options: str) -> subprocess.Popen[str]:

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.lab.conftest import with_standin
+from tests.lab.conftest import deployed
 from tests.lab.harness import BIN, ROOT, Cluster, await_true
 from tests.lab.names import lab_name
-from vllm_cluster.lab import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
 NAME = lab_name("t-order")
@@ -19,13 +18,8 @@ UNITS = (("node-a", "vllm"), ("node-b", "ray-worker"), ("node-a", "ray-head"))
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    lab = Lab.up(2, name=NAME)
-    try:
-        made = with_standin(tmp_path_factory.mktemp("order"), lab)
-        made.apply()
+    with deployed(NAME, tmp_path_factory.mktemp("order")) as made:
         yield made
-    finally:
-        lab.down()
 
 
 def run(cluster: Cluster, *words: str) -> str:

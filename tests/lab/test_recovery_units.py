@@ -7,10 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.lab.conftest import with_standin
+from tests.lab.conftest import deployed
 from tests.lab.harness import Cluster, await_true
 from tests.lab.names import lab_name
-from vllm_cluster.lab import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
 # Seconds on an idle machine; others may work beside.
@@ -20,13 +19,8 @@ HEAD, WORKER = ("node-a", "ray-head"), ("node-b", "ray-worker")
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    lab = Lab.up(2, name=lab_name("t-recover"))
-    try:
-        made = with_standin(tmp_path_factory.mktemp("recover"), lab)
-        made.apply()
+    with deployed(lab_name("t-recover"), tmp_path_factory.mktemp("recover")) as made:
         yield made
-    finally:
-        lab.down()
 
 
 @pytest.fixture(autouse=True)

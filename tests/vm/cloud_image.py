@@ -8,15 +8,13 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import os
 import shutil
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.vm.root_image import _MASKED, ROOT, Image, _run
+from tests.vm.root_image import MASKED, RELEASE, ROOT, Image, pack, run, unpack
 from vllm_cluster.lab.packages import Source, debian_sources
 
-RELEASE = "bookworm"
 SIZE_BYTES = 3 * 2**30
 PACKAGES = (
     "systemd", "systemd-sysv", "udev", "dbus", "openssh-server", "sudo", "iproute2", "procps",
@@ -33,7 +31,7 @@ _FILES = {
 _SETUP = (
     "rm -f /etc/ssh/ssh_host_* /etc/hostname",
     "systemctl enable --quiet systemd-networkd.service ssh.service",
-    "systemctl mask --quiet " + " ".join(_MASKED),
+    "systemctl mask --quiet " + " ".join(MASKED),
 )
 
 
@@ -58,29 +56,10 @@ def ensure() -> Image:
 def _build(image: Image, place: Path, sources: list[Source]) -> None:
     tree = place / "tree"
     shutil.rmtree(tree, ignore_errors=True)
-    lines = "\n".join(f"deb {s.uri} {s.suite} {s.components}" for s in sources)
-    _run(
-        ["mmdebstrap", "--variant=minbase", "--mode=root", "--format=directory",
-         "--skip=output/dev", f"--include={','.join(PACKAGES)}",
-         '--aptopt=APT::Install-Recommends "false"',
-         "--keyring=/usr/share/keyrings", RELEASE, str(tree), "-"],
-        stdin=lines,
-    )  # fmt: skip
-    for name, text in _FILES.items():
-        file = tree / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
+    unpack(tree, PACKAGES, _FILES, sources)
     for command in _SETUP:
-        _run(["chroot", str(tree), "sh", "-ec", command])
-    _run(["chroot", str(tree), "update-initramfs", "-u", "-k", "all"])
-    shutil.copy(next((tree / "boot").glob("vmlinuz-*")), image.kernel)
-    shutil.copy(next((tree / "boot").glob("initrd.img-*")), image.initrd)
-    half = place / "half-made.img"
-    half.unlink(missing_ok=True)
-    _run(["mke2fs", "-q", "-t", "ext4", "-d", str(tree), str(half), f"{SIZE_BYTES // 1024}k"])
-    os.sync()
-    half.rename(image.disk)
-    shutil.rmtree(tree)
+        run(["chroot", str(tree), "sh", "-ec", command])
+    pack(image, tree, SIZE_BYTES)
 
 
 if __name__ == "__main__":

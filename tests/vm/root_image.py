@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -30,7 +31,7 @@ PACKAGES = (
 )  # fmt: skip
 
 # They cost minutes under emulation and prove nothing here.
-_MASKED = (
+MASKED = (
     "apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer",
     "e2scrub_reap.service", "fstrim.timer", "getty@tty1.service", "serial-getty@ttyS0.service",
     "systemd-pstore.service", "systemd-timesyncd.service", "nfs-blkmap.service",
@@ -58,7 +59,7 @@ def ensure() -> Image:
     """The image, out of the cache or made now (two to four minutes)."""
     sources = debian_sources(RELEASE)
     recipe = json.dumps(
-        [RELEASE, SIZE_BYTES, ADDRESSES, PACKAGES, _MASKED, _FILES, _SETUP,
+        [RELEASE, SIZE_BYTES, ADDRESSES, PACKAGES, MASKED, _FILES, _SETUP,
          [asdict(source) for source in sources]]
     )  # fmt: skip
     place = ROOT / ".cache" / "vm" / hashlib.sha256(recipe.encode()).hexdigest()[:16]
@@ -96,11 +97,11 @@ _SETUP = (
     "systemctl enable --quiet systemd-networkd.service ssh.service",
     # the server of the tests is switched on by what is tested
     "systemctl disable --quiet nfs-server.service nfs-kernel-server.service || true",
-    "systemctl mask --quiet " + " ".join(_MASKED),
+    "systemctl mask --quiet " + " ".join(MASKED),
 )
 
 
-def _run(argv: list[str], **extra: str) -> None:
+def run(argv: list[str], **extra: str) -> None:
     done = subprocess.run(
         argv, capture_output=True, text=True, check=False, input=extra.get("stdin")
     )
@@ -108,35 +109,47 @@ def _run(argv: list[str], **extra: str) -> None:
         raise RuntimeError(f"{' '.join(argv)}:\n{(done.stderr or done.stdout)[-3000:]}")
 
 
-def _build(image: Image, place: Path, sources: list[Source]) -> None:
-    tree = place / "tree"
-    shutil.rmtree(tree, ignore_errors=True)
-    print(f"making the virtual machines' root file system in {place}", file=sys.stderr)
+def unpack(
+    tree: Path, packages: Sequence[str], files: Mapping[str, str], sources: Sequence[Source]
+) -> None:
+    """A minimal Debian at `tree`, with `packages` and `files`."""
     lines = "\n".join(f"deb {s.uri} {s.suite} {s.components}" for s in sources)
-    _run(
+    run(
         ["mmdebstrap", "--variant=minbase", "--mode=root", "--format=directory",
-         "--skip=output/dev", f"--include={','.join(PACKAGES)}",
+         "--skip=output/dev", f"--include={','.join(packages)}",
          '--aptopt=APT::Install-Recommends "false"',
          "--keyring=/usr/share/keyrings", RELEASE, str(tree), "-"],
         stdin=lines,
     )  # fmt: skip
-    for name, text in _FILES.items():
+    for name, text in files.items():
         file = tree / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    (tree / "etc/sudoers.d/ops").chmod(0o440)
-    for command in _SETUP:
-        _run(["chroot", str(tree), "sh", "-ec", command])
-    _keys(image, tree)
-    _run(["chroot", str(tree), "update-initramfs", "-u", "-k", "all"])
+
+
+def pack(image: Image, tree: Path, size_bytes: int) -> None:
+    """Make kernel, initrd and disk of `tree`, which is gone afterwards; the disk last."""
+    run(["chroot", str(tree), "update-initramfs", "-u", "-k", "all"])
     shutil.copy(next((tree / "boot").glob("vmlinuz-*")), image.kernel)
     shutil.copy(next((tree / "boot").glob("initrd.img-*")), image.initrd)
-    half = place / "half-made.img"
+    half = image.disk.with_name("half-made.img")
     half.unlink(missing_ok=True)
-    _run(["mke2fs", "-q", "-t", "ext4", "-d", str(tree), str(half), f"{SIZE_BYTES // 1024}k"])
+    run(["mke2fs", "-q", "-t", "ext4", "-d", str(tree), str(half), f"{size_bytes // 1024}k"])
     os.sync()
     half.rename(image.disk)
     shutil.rmtree(tree)
+
+
+def _build(image: Image, place: Path, sources: list[Source]) -> None:
+    tree = place / "tree"
+    shutil.rmtree(tree, ignore_errors=True)
+    print(f"making the virtual machines' root file system in {place}", file=sys.stderr)
+    unpack(tree, PACKAGES, _FILES, sources)
+    (tree / "etc/sudoers.d/ops").chmod(0o440)
+    for command in _SETUP:
+        run(["chroot", str(tree), "sh", "-ec", command])
+    _keys(image, tree)
+    pack(image, tree, SIZE_BYTES)
 
 
 def _keys(image: Image, tree: Path) -> None:
@@ -144,7 +157,7 @@ def _keys(image: Image, tree: Path) -> None:
     for key in (image.key, image.host_key):
         key.unlink(missing_ok=True)
         key.with_suffix(".pub").unlink(missing_ok=True)
-        _run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "vm", "-f", str(key)])
+        run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "vm", "-f", str(key)])
     for home in ("root", "home/ops"):
         file = tree / home / ".ssh/authorized_keys"
         shutil.copy(image.key.with_suffix(".pub"), file)

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from vllm_cluster.control import run_lock
-from vllm_cluster.doctor.reach import root_command, ssh_to
+from vllm_cluster.control.remote import root_command, ssh_to
 from vllm_cluster.plan import members, paths
 from vllm_cluster.plan.members import Members
 from vllm_cluster.removal import run, text

@@ -14,7 +14,8 @@ import click
 from vllm_cluster.control import pinned
 from vllm_cluster.control.context import Context, context
 from vllm_cluster.control.lock import lock_file
-from vllm_cluster.doctor.reach import ANSWER_TIMEOUT_S, Reply, root_command, run, ssh_argv
+from vllm_cluster.control.remote import root_command, ssh_argv
+from vllm_cluster.doctor.reach import ANSWER_TIMEOUT_S, Reply, run
 from vllm_cluster.facts.pins import parse, script
 from vllm_cluster.plan.pins import Pins, changes, declared_drift, host_drift, seen_pins
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from vllm_cluster.control import written
 from vllm_cluster.plan.fingerprint import Fingerprint
 from vllm_cluster.spec import Cluster
 
@@ -35,10 +35,8 @@ def keep(cluster: Cluster, host: str, values: Fingerprint) -> None:
     """Keep what a host consists of now, in place of what was kept before."""
     path = file_of(cluster, host)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.{os.getpid()}.new")
     data = {"taken_s": time.time(), "values": dict(sorted(values.items()))}
-    new.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    new.replace(path)
+    written.replace_text(path, json.dumps(data, indent=1) + "\n")
 
 
 def kept(cluster: Cluster, host: str) -> Kept | None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from vllm_cluster.control import written
 from vllm_cluster.plan.weights import ModelId
 from vllm_cluster.spec import Cluster, DescriptionError, Problem
 
@@ -86,9 +86,7 @@ def load(file: Path) -> dict[str, Any]:
 
 def save(file: Path, content: dict[str, Any]) -> None:
     """Write the whole file, at once or not at all."""
-    new = file.with_name(f".{file.name}.{os.getpid()}.new")
-    new.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    new.replace(file)
+    written.replace_text(file, json.dumps(content, indent=2, sort_keys=True) + "\n")
 
 
 def refuse_other(cluster: Cluster, known: ModelId, found: ModelId) -> None:

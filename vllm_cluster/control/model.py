@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+from vllm_cluster.control import written
 from vllm_cluster.spec import Cluster
 from vllm_cluster.weights.agent.aside import hash_file
 from vllm_cluster.weights.agent.errors import WeightsError
@@ -116,6 +117,4 @@ def _progress(done_bytes: int, total_bytes: int) -> None:
 
 def _keep(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_suffix(f".{os.getpid()}.new")
-    new.write_bytes(content)
-    new.replace(path)
+    written.replace(path, content)

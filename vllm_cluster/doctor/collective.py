@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from importlib.resources import files as resources
 from typing import Any
 
+from vllm_cluster.control.remote import root_command, ssh_argv
 from vllm_cluster.doctor.nccl_log import Transport, transport
-from vllm_cluster.doctor.reach import root_command, run, ssh_argv
+from vllm_cluster.doctor.reach import run
 from vllm_cluster.plan import HostPlan, Plan
 from vllm_cluster.plan.containers import VLLM
 from vllm_cluster.spec import Cluster

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vllm_cluster.control.context import Context, context
+from vllm_cluster.control.remote import ssh_argv
 from vllm_cluster.doctor import exposure
 from vllm_cluster.doctor.case import Case, Entry
 from vllm_cluster.doctor.causes import ordered
 from vllm_cluster.doctor.checks import findings
 from vllm_cluster.doctor.finding import Finding
-from vllm_cluster.doctor.reach import Look, look, ssh_argv
+from vllm_cluster.doctor.reach import Look, look
 from vllm_cluster.plan import paths
 
 

@@ -13,7 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from vllm_cluster.doctor.reach import Reply, root_command, run, ssh_argv
+from vllm_cluster.control.remote import root_command, ssh_argv
+from vllm_cluster.doctor.reach import Reply, run
 from vllm_cluster.plan import HostPlan, Plan
 from vllm_cluster.spec import Cluster
 

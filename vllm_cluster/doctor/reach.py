@@ -21,9 +21,6 @@ from vllm_cluster.spec import Cluster
 ANSWER_TIMEOUT_S = 60
 _DEEP_TIMEOUT_S = 180
 _SSH_FAILED = 255
-__all__ = [
-    "Look", "Reply", "Silence", "everywhere", "look", "root_command", "run", "ssh_argv", "ssh_to",
-]  # fmt: skip
 
 
 @dataclass(frozen=True)

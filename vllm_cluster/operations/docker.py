@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
-from weakref import WeakKeyDictionary
 
 from pyinfra.api.command import FunctionCommand, QuoteString, StringCommand
 from pyinfra.api.exceptions import FactProcessError
@@ -18,6 +15,7 @@ from pyinfra.context import host
 from vllm_cluster.image.seen import Seen, parse, script
 from vllm_cluster.image.spread import Terms, Wanted, bring
 from vllm_cluster.operations import owned, ssh
+from vllm_cluster.operations.once import Once
 from vllm_cluster.plan import paths
 from vllm_cluster.weights.remote import Remote
 
@@ -39,18 +37,8 @@ class ImageSeen(FactBase[Seen]):
             raise FactProcessError(f"not what Docker has: {output[:3]!r}") from error
 
 
-@dataclass
-class _Once:
-    """A fan-out is one thing for all hosts: the first that comes to it does it, the others wait.
-
-    So it is whether hosts work in parallel, in batches or one after the other.
-    """
-
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    failed: dict[str, str] | None = None
-
-
-_runs: WeakKeyDictionary[State, _Once] = WeakKeyDictionary()
+# A fan-out is one thing for all hosts: why each failed, by host.
+_bringing: Once[dict[str, str]] = Once()
 
 
 @operation()
@@ -72,23 +60,26 @@ def take_part(
     state: State, host: Host, wanted: Wanted, terms: Terms, addresses: Mapping[str, str]
 ) -> bool:
     """Do it for all hosts, or wait until another has; say what became of this one."""
-    run = _runs.setdefault(state, _Once())
-    with run.lock:
-        if run.failed is None:
-            others = {name: state.inventory.get_host(name) for name in addresses}
-            # A host beyond --limit may give the image; one that failed earlier is left alone.
-            usable = {
-                name: other
-                for name, other in others.items()
-                if other in state.active_hosts or not state.is_host_in_limit(other)
-            }
-            receivers = [name for name, other in usable.items() if other in state.active_hosts]
-            remotes = {name: _remote(other) for name, other in usable.items()}
-            run.failed = bring(wanted, terms, remotes, addresses, tuple(receivers))
-    reason = run.failed.get(host.name)
+    failed = _bringing.of(state, lambda: _together(state, wanted, terms, addresses))
+    reason = failed.get(host.name)
     if reason is not None:
         host.log_styled(f"the image is not on this host: {reason}", fg="red")
     return reason is None
+
+
+def _together(
+    state: State, wanted: Wanted, terms: Terms, addresses: Mapping[str, str]
+) -> dict[str, str]:
+    others = {name: state.inventory.get_host(name) for name in addresses}
+    # A host beyond --limit may give the image; one that failed earlier is left alone.
+    usable = {
+        name: other
+        for name, other in others.items()
+        if other in state.active_hosts or not state.is_host_in_limit(other)
+    }
+    receivers = tuple(name for name, other in usable.items() if other in state.active_hosts)
+    remotes = {name: _remote(other) for name, other in usable.items()}
+    return bring(wanted, terms, remotes, addresses, receivers)
 
 
 def _remote(host: Host) -> Remote:

@@ -10,6 +10,7 @@ from pyinfra.context import host
 
 from vllm_cluster.facts.units import UnitState, UnitStates
 from vllm_cluster.operations.refuse import refuse
+from vllm_cluster.operations.units import or_its_log
 from vllm_cluster.plan import paths
 
 _DOWN = ("inactive", "failed")
@@ -75,8 +76,7 @@ def _start(units: list[str], *, wait: bool) -> Generator[StringCommand, None, No
         host.log(f"{unit}: starts")
         # A person's will: a unit that gave up begins anew, and none pauses for what failed before.
         yield StringCommand(f"{paths.SCRIPTS}/attempt held {unit} 2>/dev/null || true")
-        logs = f"journalctl --no-pager --output=cat --lines=40 --unit={unit}"
-        yield StringCommand(f"systemctl start{block} {unit} || {{ {logs} >&2; exit 1; }}")
+        yield StringCommand(or_its_log(f"systemctl start{block} {unit}", unit))
 
 
 def _missing(units: list[str], have: dict[str, UnitState]) -> str:

@@ -171,8 +171,10 @@ def _start(unit: Unit, found: UnitState) -> StringCommand:
     verb = unit.verb if stale else "start"
     block = "" if unit.wait else " --no-block"
     command = f"systemctl {verb}{block} {unit.name}"
-    if not unit.wait:
-        return StringCommand(command)
-    # The command's own words, not systemd's advice to go and look for them.
-    logs = f"journalctl --no-pager --output=cat --lines=40 --unit={unit.name}"
-    return StringCommand(f"{command} || {{ {logs} >&2; exit 1; }}")
+    return StringCommand(or_its_log(command, unit.name) if unit.wait else command)
+
+
+def or_its_log(command: str, unit: str) -> str:
+    """`command`; where it fails, the unit's own words, not systemd's advice to go and look."""
+    logs = f"journalctl --no-pager --output=cat --lines=40 --unit={unit}"
+    return f"{command} || {{ {logs} >&2; exit 1; }}"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Generator
-from weakref import WeakKeyDictionary
 
 import click
 from pyinfra.api.command import FunctionCommand
@@ -15,15 +13,14 @@ from pyinfra.context import host
 
 from vllm_cluster.control.context import Context
 from vllm_cluster.facts.weights import ModelThere
+from vllm_cluster.operations.once import Once
 from vllm_cluster.placing.place import Outcome, place
 from vllm_cluster.placing.text import summary
 from vllm_cluster.spec import DescriptionError
 from vllm_cluster.weights.build import agent_version
 
-# The hosts of a run work through an operation together. The first that has something to do does
-# it for all, since they get the model from each other; the others take what came out.
-_outcomes: WeakKeyDictionary[State, Outcome] = WeakKeyDictionary()
-_turn = threading.RLock()
+# The first host that has something to do does it for all, since they get the model from each other.
+_placing: Once[Outcome] = Once()
 
 
 @operation()
@@ -40,10 +37,7 @@ def placed(known: Callable[[], Context]) -> Generator[FunctionCommand, None, Non
 
 
 def _placed(state: State, host: Host, known: Callable[[], Context]) -> bool:
-    with _turn:
-        if state not in _outcomes:
-            _outcomes[state] = _together(state, known())
-    out = _outcomes[state]
+    out = _placing.of(state, lambda: _together(state, known()))
     if host.name not in out.failed:
         return True
     host.log_styled(out.failed[host.name], fg="red")

@@ -16,7 +16,7 @@ from vllm_cluster.operations import owned
 from vllm_cluster.plan import HostPlan, paths
 from vllm_cluster.plan.weights import WeightsPlan
 from vllm_cluster.spec import Cluster
-from vllm_cluster.weights.build import agent_bytes, agent_version
+from vllm_cluster.weights.build import agent_bytes, agent_version, put_script
 from vllm_cluster.weights.seen import Seen, look_script, read_look
 
 Result = TypeVar("Result")
@@ -128,13 +128,10 @@ class Remote:
             raise HostError(self.name, done.stderr.decode(errors="replace").strip())
 
     def _bring_agent(self) -> None:
-        # Two that bring it at once must not write into one file: $$ is the shell's own number.
-        new, path = f"{paths.AGENT}.$$.new", paths.AGENT
-        put = f"mkdir -p {paths.SCRIPTS} && cat > {new} && chmod 755 {new} && mv -f {new} {path}"
-        script = f"{put} || {{ rm -f {new}; exit 1; }}"
-        done = self.run(["sh", "-c", script], agent_bytes())
+        done = self.run(["sh", "-c", put_script(paths.AGENT)], agent_bytes())
         if done.returncode:
-            raise HostError(self.name, f"{path}: {done.stderr.decode(errors='replace').strip()}")
+            words = done.stderr.decode(errors="replace").strip()
+            raise HostError(self.name, f"{paths.AGENT}: {words}")
 
 
 def look_script_of(weights: WeightsPlan) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +10,7 @@ from vllm_cluster.control.context import Context
 from vllm_cluster.placing.follow import State, follow
 from vllm_cluster.placing.remote import HostError, Remote, on_all
 from vllm_cluster.placing.run import Run
-from vllm_cluster.weights.fanout import Host, Model, make_jobs
+from vllm_cluster.weights.fanout import Host, Model, make_jobs, token_of
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ def _token(known: Context, identity: str) -> str:
     """
     secret = "".join(known.secrets[name] for name in sorted(known.secrets))
     text = f"weights {known.plan.cluster} {identity}"
-    return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()
+    return token_of(secret, text)
 
 
 def _port(known: Context, model: Spread) -> int:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from vllm_cluster.control import written
 from vllm_cluster.control.fingerprints import Kept
 from vllm_cluster.spec import Cluster
 
@@ -41,9 +41,7 @@ def write(cluster: Cluster, host: str, begun: Begun) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     before = begun.before
     kept = None if before is None else {"values": dict(before.values), "taken_s": before.taken_s}
-    new = path.with_name(f".{path.name}.{os.getpid()}.new")
-    new.write_text(json.dumps({"key": begun.key, "before": kept}) + "\n", encoding="utf-8")
-    new.replace(path)
+    written.replace_text(path, json.dumps({"key": begun.key, "before": kept}) + "\n")
 
 
 def end(cluster: Cluster, host: str) -> None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from vllm_cluster.doctor.reach import root_command, run, ssh_argv
+from vllm_cluster.control.remote import root_command, ssh_argv
+from vllm_cluster.doctor.reach import run
 from vllm_cluster.plan import HostPlan, paths
 from vllm_cluster.spec import Cluster
 

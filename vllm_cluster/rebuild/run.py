@@ -10,8 +10,9 @@ from vllm_cluster.control import fingerprints
 from vllm_cluster.control.context import Context
 from vllm_cluster.control.deploys import run_deploy
 from vllm_cluster.control.fingerprints import Kept
+from vllm_cluster.control.remote import root_command, ssh_argv
 from vllm_cluster.control.run_lock import holding
-from vllm_cluster.doctor.reach import ANSWER_TIMEOUT_S, root_command, run, ssh_argv
+from vllm_cluster.doctor.reach import ANSWER_TIMEOUT_S, run
 from vllm_cluster.facts import fingerprint as fact
 from vllm_cluster.plan import HostPlan
 from vllm_cluster.plan.fingerprint import Fingerprint, differences

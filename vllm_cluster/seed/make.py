@@ -9,7 +9,7 @@ from functools import cache
 import jinja2
 
 from vllm_cluster.seed.values import Kind, Values, continued, quoted
-from vllm_cluster.steps.render import templates
+from vllm_cluster.steps.render import new_environment
 
 # What makes a volume a NoCloud seed (cloud-init, doc: reference/datasources/nocloud).
 VOLUME = "CIDATA"
@@ -76,13 +76,7 @@ def _render(name: str, values: Values, **more: object) -> str:
 
 @cache
 def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(  # noqa: S701  YAML and shell, not HTML
-        loader=jinja2.FileSystemLoader(templates()),
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    environment = new_environment()
     environment.filters["quoted"] = quoted
     environment.filters["continued"] = continued
     # jinja2's own filter escapes < and > for HTML; YAML is a superset of plain JSON.

@@ -47,14 +47,19 @@ def _word(word: str) -> str:
     return f'"{text}"'
 
 
-@cache
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(  # noqa: S701  files of a host, not HTML
+def new_environment() -> jinja2.Environment:
+    """jinja2 as all templates are written for it; a name that nobody gives is an error."""
+    return jinja2.Environment(  # noqa: S701  files of a host, not HTML
         loader=jinja2.FileSystemLoader(templates()),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = new_environment()
     environment.filters["exec_line"] = exec_line
     return environment

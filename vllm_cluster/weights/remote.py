@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from vllm_cluster.weights.build import agent_bytes, agent_version
+from vllm_cluster.weights.build import agent_bytes, agent_version, put_script
 
 State = dict[str, Any]
 _FINAL = {"done", "failed", "stopped"}
@@ -46,13 +46,11 @@ class Remote:
 
     def install(self) -> None:
         """Have this very version of the agent at its path. Raises RemoteError."""
-        # Two that bring it at once must not write into one file: $$ is the shell's own number.
-        path, fresh = shlex.quote(self.path), f"{shlex.quote(self.path)}.$$.new"
-        seen = f'[ "$(sha256sum < {path} 2>/dev/null)" = "{_version()}  -" ] || '
+        digest = f"$(sha256sum < {shlex.quote(self.path)} 2>/dev/null)"
+        seen = f'[ "{digest}" = "{agent_version()}  -" ] || '
         done = self._run(f"command -v python3 >/dev/null || exit 127; {seen}exit {_OTHER_VERSION}")
         if done.returncode == _OTHER_VERSION:
-            put = f"mkdir -p $(dirname {path}) && cat > {fresh} && chmod 755 {fresh}"
-            done = self._run(f"{put} && sync {fresh} && mv -f {fresh} {path}", _bytes())
+            done = self._run(put_script(self.path), _bytes())
         if done.returncode == 127:
             raise RemoteError(f"{self.name}: there is no python3; deploys/cluster.py installs it")
         if done.returncode:
@@ -205,8 +203,3 @@ def _object(name: str, data: bytes) -> State:
 @cache
 def _bytes() -> bytes:
     return agent_bytes()
-
-
-@cache
-def _version() -> str:
-    return agent_version()

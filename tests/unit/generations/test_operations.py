@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyinfra.api.command import StringCommand
 from pyinfra.api.config import Config
 from pyinfra.api.connect import connect_all, disconnect_all
 from pyinfra.api.deploy import add_deploy, deploy
@@ -18,10 +16,9 @@ from pyinfra.api.exceptions import PyinfraError
 from pyinfra.api.inventory import Inventory
 from pyinfra.api.operations import run_ops
 from pyinfra.api.state import State, StateStage
-from pyinfra.connectors.base import BaseConnector
-from pyinfra.connectors.util import CommandOutput, OutputLine, extract_control_arguments
 from pyinfra.context import ctx_inventory
 
+from tests.unit.connector import InProcess
 from tests.unit.generations.machine import ENV, UNIT, Machine
 from vllm_cluster.operations import generations, owned
 from vllm_cluster.operations.files import Directory, File
@@ -31,36 +28,14 @@ UNITS = {"a": ("ray-head", "vllm"), "b": ("ray-worker",)}
 RECORD = {"image": "sha256:1", "model": "/", "vllm": "1", "head": "a", "hosts": ["a", "b"]}
 
 
-class OnDirectory(BaseConnector):
+class OnDirectory(InProcess):
     """Runs what is sent to a host on the directory that it is."""
 
-    handles_execution = True
-
-    @staticmethod
-    def make_names_data(name: str) -> Iterator[tuple[str, dict[str, Any], list[str]]]:
-        yield name, {}, []
-
-    def run_shell_command(
-        self,
-        command: StringCommand,
-        print_output: bool = False,  # noqa: ARG002  pyinfra's form
-        print_input: bool = False,  # noqa: ARG002
-        **arguments: Any,
-    ) -> tuple[bool, CommandOutput]:
-        given = extract_control_arguments(arguments)  # type: ignore[arg-type]
-        stdin = given.get("_stdin") or ""
-        text = str(command.get_raw_value())
+    def answer(self, command: str, stdin: str) -> tuple[bool, str]:
         # The program is on a host from its first deploy on.
-        text = re.sub(r"^\[ ! -x \S+ \] \|\| ", "", text)
+        text = re.sub(r"^\[ ! -x \S+ \] \|\| ", "", command)
         machine: Machine = self.host.data.get("machine")
-        good, out = machine.shell(text, str(stdin) + "\n" * bool(stdin))
-        return good, CommandOutput([OutputLine("stdout", line) for line in out.splitlines()])
-
-    def put_file(self, *_: Any, **__: Any) -> bool:
-        raise AssertionError("files travel as standard input")
-
-    def get_file(self, *_: Any, **__: Any) -> bool:
-        raise AssertionError("nothing is fetched")
+        return machine.shell(text, stdin + "\n" * bool(stdin))
 
 
 class Two:

@@ -13,7 +13,6 @@ from contextvars import ContextVar
 from typing import Any
 
 import pyinfra.api.facts as pyinfra_facts
-from pyinfra.api.command import StringCommand
 from pyinfra.api.config import Config
 from pyinfra.api.connect import connect_all, disconnect_all
 from pyinfra.api.deploy import add_deploy
@@ -21,9 +20,9 @@ from pyinfra.api.exceptions import PyinfraError
 from pyinfra.api.inventory import Inventory
 from pyinfra.api.operations import run_ops
 from pyinfra.api.state import State
-from pyinfra.connectors.base import BaseConnector
-from pyinfra.connectors.util import CommandOutput, OutputLine, extract_control_arguments
 from pyinfra.context import ctx_inventory
+
+from tests.unit.connector import InProcess
 
 _FILE = re.compile(r"^state (?:open|closed) (\S+?)'?$", re.MULTILINE)
 _UNITS = re.compile(r"^systemctl show --property=Id,\S+ ([^;]+)")
@@ -34,40 +33,21 @@ _STOPPED = (
 _asks: ContextVar[bool] = ContextVar("asks", default=False)
 
 
-class Recorder(BaseConnector):
+class Recorder(InProcess):
     """A host that answers questions and keeps everything else in `sent`."""
-
-    handles_execution = True
 
     def __init__(self, state: State, host: Any) -> None:
         super().__init__(state, host)
         self.sent: list[str] = []
 
-    @staticmethod
-    def make_names_data(name: str) -> Iterator[tuple[str, dict[str, Any], list[str]]]:
-        yield name, {}, []
-
-    def run_shell_command(
-        self,
-        command: StringCommand,
-        print_output: bool = False,  # noqa: ARG002  pyinfra's form
-        print_input: bool = False,  # noqa: ARG002
-        **arguments: Any,
-    ) -> tuple[bool, CommandOutput]:
-        given = extract_control_arguments(arguments)  # type: ignore[arg-type]
-        text = command.get_raw_value()
+    def answer(self, command: str, stdin: str) -> tuple[bool, str]:
         if _asks.get():
             answers: Mapping[str, str] = self.host.data.get("answers")
-            answer = next((said for key, said in answers.items() if key in text), _of_bare(text))
-            return True, CommandOutput([OutputLine("stdout", x) for x in answer.splitlines()])
-        self.sent.append(f"{text}\n{given.get('_stdin') or ''}".rstrip("\n"))
-        return not text.startswith("echo 'refused:"), CommandOutput([])
-
-    def put_file(self, *_: Any, **__: Any) -> bool:
-        raise AssertionError("files travel as standard input")
-
-    def get_file(self, *_: Any, **__: Any) -> bool:
-        raise AssertionError("nothing is fetched")
+            return True, next(
+                (x for key, x in answers.items() if key in command), _of_bare(command)
+            )
+        self.sent.append(f"{command}\n{stdin}".rstrip("\n"))
+        return not command.startswith("echo 'refused:"), ""
 
 
 def _of_bare(text: str) -> str:
