@@ -13,7 +13,7 @@ import click
 from vllm_cluster.commands.plan_text import nfs_load_s, plan_text
 from vllm_cluster.control import lock
 from vllm_cluster.control.judge import Judged, check_arguments, judge
-from vllm_cluster.control.model import directories, directory
+from vllm_cluster.control.model_directory import directories, directory
 from vllm_cluster.plan import Plan, make_plan
 from vllm_cluster.plan.memory.facts import ModelFacts, UnsupportedModelError
 from vllm_cluster.plan.picture.rankmap import HostLabel, RankMap, rank_map

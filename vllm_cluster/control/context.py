@@ -10,6 +10,7 @@ from pathlib import Path
 from vllm_cluster.control import lock, secrets
 from vllm_cluster.control import model as model_here
 from vllm_cluster.control.judge import judge
+from vllm_cluster.control.model_directory import directories, directory
 from vllm_cluster.image import archive
 from vllm_cluster.plan import Plan, make_plan
 from vllm_cluster.plan.weights import UNNAMED, ModelId
@@ -95,7 +96,7 @@ def _read(file: Path) -> _Read:
         raise refusal
     if problems:
         raise DescriptionError(file, [*(refusal.problems if refusal else ()), *problems])
-    source = model_here.directory(cluster)
+    source = directory(cluster)
     return _Read(
         cluster=cluster,
         archive=path,
@@ -128,9 +129,9 @@ def _source_problems(cluster: Cluster) -> Iterator[Problem]:
     """A directory of this machine must be a model; it may be absent where there are others."""
     model, accepted = cluster.description.model, "a directory on this machine with config.json"
     key = "source" if model.source is not None else "sources"
-    named = list(model_here.directories(cluster))
+    named = list(directories(cluster))
     try:
-        source = model_here.directory(cluster)
+        source = directory(cluster)
     except ValueError as error:
         accepted = "model.revision as one of the cache's revisions"
         yield cluster.problem("model", key, found=str(error), accepted=accepted)

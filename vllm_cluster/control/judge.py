@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vllm_cluster.control.model import directories, directory
+from vllm_cluster.control.model_directory import directories, directory
 from vllm_cluster.plan.decision import Decision
 from vllm_cluster.plan.memory.facts import ModelFacts, UnsupportedModelError
 from vllm_cluster.plan.settle import settled, weigh

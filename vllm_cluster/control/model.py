@@ -1,4 +1,4 @@
-"""The model on this machine: where it is, and its manifest, hashed once and remembered."""
+"""The manifest of the model on this machine, hashed once and remembered."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 from vllm_cluster.control import written
-from vllm_cluster.spec import Cluster
 from vllm_cluster.weights.agent.aside import hash_file
 from vllm_cluster.weights.agent.errors import WeightsError
-from vllm_cluster.weights.agent.scan import SourceFile, find_model_dir, scan
+from vllm_cluster.weights.agent.scan import SourceFile, scan
 from vllm_cluster.weights.manifest import (
     FileEntry,
     Manifest,
@@ -23,27 +22,6 @@ from vllm_cluster.weights.manifest import (
     make_manifest,
     parse_manifest,
 )
-
-
-def directories(cluster: Cluster) -> Iterator[Path]:
-    """Every directory of this machine that the description names as a source, in its order."""
-    for source in cluster.description.model.ordered:
-        if source.here is not None:
-            yield cluster.local(source.here)
-
-
-def directory(cluster: Cluster) -> Path | None:
-    """The first of them that is there, inside a hub's cache the revision's own; None without one.
-
-    Raises ValueError for a cache that has not the revision.
-    """
-    for path in directories(cluster):
-        if path.is_dir():
-            try:
-                return find_model_dir(path, cluster.description.model.revision or "main")
-            except WeightsError as error:
-                raise ValueError(f"{error.file}: {error.reason}") from None
-    return None
 
 
 def manifest_of(directory: Path, model: str, revision: str | None = None) -> Manifest:

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 
 from vllm_cluster.control.context import Context
-from vllm_cluster.control.model import directories, directory
+from vllm_cluster.control.model_directory import directories, directory
 from vllm_cluster.control.remote import ssh_options
 from vllm_cluster.control.secrets import hub_token
 from vllm_cluster.placing.follow import failure, follow

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from vllm_cluster.control import model
+from vllm_cluster.control.model_directory import directory
 from vllm_cluster.spec import load
 
 PROD = Path(__file__).parents[3] / "inventories" / "prod.yaml"
@@ -84,14 +85,14 @@ def test_a_hubs_cache_is_the_model_once(tmp_path: Path) -> None:
     text = PROD.read_text().replace("  source: /srv/models/Llama-3.3-70B-Instruct",
                                     f"  revision: {commit}\n  source: {cache}")  # fmt: skip
     (tmp_path / "prod.yaml").write_text(text)
-    found = model.directory(load(tmp_path / "prod.yaml"))
+    found = directory(load(tmp_path / "prod.yaml"))
     assert found == snapshot
     manifest = model.manifest_of(found, "m", commit)
     assert [(f.path, f.size_bytes) for f in manifest.files] == [("config.json", 2)]
 
     (tmp_path / "prod.yaml").write_text(text.replace(commit, "d" * 40))
     with pytest.raises(ValueError, match=f"no revision {'d' * 40} .it has: {commit}"):
-        model.directory(load(tmp_path / "prod.yaml"))
+        directory(load(tmp_path / "prod.yaml"))
 
 
 def test_a_manifest_of_a_host_is_remembered_by_its_identity(source: Path) -> None:
