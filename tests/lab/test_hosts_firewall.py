@@ -203,7 +203,8 @@ def test_a_firewall_that_is_active_is_used_and_kept(hosts: Bare, tool: str) -> N
 
 
 def test_firewalls_rules_that_a_reload_would_lose_are_not_lost(hosts: Bare) -> None:
-    hosts.install("firewalld", "netbase", only=hosts.a)
+    # firewalld's direct rules are iptables' own.
+    hosts.install("firewalld", "iptables", "netbase", only=hosts.a)
     ok(hosts.a, "systemctl start firewalld")
     running = ("firewall-cmd", "--state")
     await_true("firewalld", lambda: hosts.a.exec(*running).returncode == 0, timeout_s=60)

@@ -81,6 +81,7 @@ def predict(case: Case, models: Path) -> Fit:
         max_num_batched_tokens=4096 * case.layout.gpus_per_replica,
         max_num_seqs=8,
         platform="cpu",
+        amx_tiles="amx_tile" in Path("/proc/cpuinfo").read_text().split(),
     )
     gpus = [GpuFacts("cpu", 64 * GIB)] * case.layout.gpus_per_replica
     model = read_model(models / case.kind)

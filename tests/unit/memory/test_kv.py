@@ -140,6 +140,17 @@ def test_blackwell_takes_blocks_of_32_for_a_latent() -> None:
         assert specs[0].block_tokens == tokens
 
 
+@pytest.mark.parametrize("asked", [None, 64])
+def test_a_processor_without_amx_tiles_takes_blocks_of_16_for_a_latent_and_no_other(
+    asked: int | None,
+) -> None:
+    model = public("DeepSeek-V3")
+    for amx, tokens in ((False, 16), (True, asked or 128)):
+        serving = Serving(platform="cpu", block_size=asked, amx_tiles=amx)
+        specs = layer_specs(model, Layout(8), serving, None)
+        assert specs[0].block_tokens == tokens
+
+
 def test_an_encoder_keeps_no_cache() -> None:
     found = weigh(public("bge-large-en-v1.5"), Layout(1), GIB, max_model_len=512)
     assert (found.blocks_per_request, found.kv_blocks, found.kv_tokens) == (0, 0, 0)

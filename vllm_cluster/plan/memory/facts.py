@@ -235,6 +235,7 @@ class Serving:
     `full_requests` is how many requests of `max_model_len` tokens must be held
     at once; None asks for one, and for some more where that costs no further
     host. Elsewhere None stands for vLLM's default, resolved by the plan.
+    `amx_tiles` says whether the processors have AMX tiles; only `platform: cpu` asks.
     """
 
     max_model_len: int | None = None
@@ -250,3 +251,4 @@ class Serving:
     async_scheduling: bool = True
     kv_cache_memory_bytes: int | None = None
     platform: Platform = "cuda"
+    amx_tiles: bool = True

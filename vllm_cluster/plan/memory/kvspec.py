@@ -100,7 +100,7 @@ def layer_specs(
     """
     if caches_nothing(model):
         return ()
-    block = serving.block_size or default_block_tokens(model, serving, gpu)
+    block = _block_tokens(model, serving, gpu)
     if serving.platform == "cpu" and model.mla is None and block % 32:
         raise LayoutError(f"block_size {block} is not a multiple of 32, which the CPU needs")
     element = kv_element_bytes(model, serving)
@@ -125,6 +125,13 @@ def _spec(attention: Attention, tp: int, block: int, element: int) -> LayerSpec:
     )
 
 
+def _block_tokens(model: ModelFacts, serving: Serving, gpu: GpuFacts | None) -> int:
+    default = default_block_tokens(model, serving, gpu)
+    if serving.platform == "cpu" and model.mla is not None and not serving.amx_tiles:
+        return default  # and no other, whatever --block-size says
+    return serving.block_size or default
+
+
 def default_block_tokens(model: ModelFacts, serving: Serving, gpu: GpuFacts | None) -> int:
     """Tokens of a block when nobody gives --block-size.
 
@@ -136,7 +143,7 @@ def default_block_tokens(model: ModelFacts, serving: Serving, gpu: GpuFacts | No
     without them latent attention takes 16 (platforms/cpu.py, 0.32.0).
     """
     if serving.platform == "cpu":
-        return 128
+        return 16 if model.mla is not None and not serving.amx_tiles else 128
     major = gpu.compute_capability[0] if gpu is not None else 8
     if model.mla is not None and major == 10:
         return 32
