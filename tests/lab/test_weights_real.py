@@ -136,8 +136,8 @@ def test_from_a_directory_of_this_machine(cluster: Cluster, reference: Any) -> N
     answers(cluster, reference)
     arguments = cluster.on("node-a", "docker inspect vllm --format '{{json .Args}}'")
     assert f"{WEIGHTS}/org--tiny/v-here" in arguments
-    users = cluster.on("node-a", f"ls {WEIGHTS}/.pins/").split()
-    assert len(users) == 1, "the unit lets go of the revision that it used before"
+    held = cluster.on("node-a", f"find {WEIGHTS}/.pins -name vllm.service").split()
+    assert len(held) == 1, "the unit lets go of the revision that it used before"
 
 
 def test_from_a_directory_of_a_host(cluster: Cluster, reference: Any) -> None:
@@ -148,9 +148,11 @@ def test_from_a_directory_of_a_host(cluster: Cluster, reference: Any) -> None:
     made = from_sources(cluster, "v-host", missing, {"host": "node-b", "directory": "/srv/m"})
     made.apply()
     answers(cluster, reference)
-    # Two revisions are kept, the first one has gone.
+    # A way back needs the weights of its generation: all three are kept, and so are their copies.
     there = cluster.on("node-a", f"ls {WEIGHTS}/org--tiny").split()
-    assert sorted(there) == ["v-here", "v-host"]
+    assert sorted(there) == [COMMIT, "v-here", "v-host"]
+    pinned = cluster.on("node-a", f"ls {WEIGHTS}/.pins/*").split()
+    assert sum(word.startswith("generation-") for word in pinned) == 3
 
 
 def test_from_a_file_system_that_the_hosts_share(cluster: Cluster, reference: Any) -> None:
