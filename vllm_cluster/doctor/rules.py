@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from ipaddress import IPv4Address, IPv4Network
 
 OUR_TABLE = "inet vllm_cluster"
@@ -51,22 +52,33 @@ def rules(ruleset: str) -> Iterator[Rule]:
             yield Rule(table, chain, hook, policy, text, handle)
 
 
-def blocking(ruleset: str, source: str, ports: list[int], hosts: list[str]) -> Blocking | None:
-    """What stops TCP from `source` to one of `ports` in this ruleset; None where nothing does.
+@dataclass(frozen=True)
+class Packet:
+    """The first of a TCP connection to one of `ports`; `address` and `card` are those that it comes
+    to. Empty: not known, and so not compared."""
+
+    source: str
+    ports: list[int]
+    address: str = ""
+    card: str = ""
+
+
+def blocking(ruleset: str, packet: Packet, hosts: list[str]) -> Blocking | None:
+    """What stops `packet` in this ruleset; None where nothing does.
 
     Reads base chains of the input hook and the chains they jump to, first match wins, rule by
-    rule as far as addresses and ports go. Our own table is left out: the deploy mends that.
+    rule as far as addresses, ports and cards go. Our own table is left out: the deploy mends that.
     """
-    every = list(rules(ruleset))
+    every = [rule for rule in rules(ruleset) if rule.table.split()[0] in {"ip", "inet"}]
     bases = {(r.table, r.chain): r.policy for r in every if r.hook == "input" and not r.text}
     for (table, chain), policy in bases.items():
         if table == OUR_TABLE:
             continue
-        verdict = _verdict(every, (table, chain), source, ports)
+        verdict = _verdict(every, (table, chain), packet)
         if isinstance(verdict, Rule):
             fix = f"nft delete rule {table} {verdict.chain} handle {verdict.handle}"
             return Blocking(f"table {table}, chain {verdict.chain}: {verdict.text}", fix)
-        if verdict == "" and policy == "drop":
+        if verdict != "accept" and policy == "drop":
             allowed = f"ip saddr {{ {', '.join(hosts)} }} accept"
             fix = f"nft 'insert rule {table} {chain} {allowed}'"
             return Blocking(f"table {table}, chain {chain}: policy drop", fix)
@@ -74,48 +86,71 @@ def blocking(ruleset: str, source: str, ports: list[int], hosts: list[str]) -> B
 
 
 def _verdict(
-    every: list[Rule], place: tuple[str, str], source: str, ports: list[int], deep: int = 0
+    every: list[Rule], place: tuple[str, str], packet: Packet, deep: int = 0
 ) -> Rule | str:
-    """The rule that stops it, "accept", or empty where the chain's end is reached."""
+    """The rule that stops it, "accept", "return", or empty where the chain's end is reached."""
     for rule in every:
         if (rule.table, rule.chain) != place or not rule.text:
             continue
-        if not _matches(rule.text, source, ports):
+        text = re.sub(r'comment "[^"]*"', "", rule.text)
+        if not _matches(text, packet):
             continue
-        if re.search(r"\b(drop|reject)\b", rule.text):
+        if _STOP.search(text):
             return rule
-        if re.search(r"\baccept\b", rule.text):
-            return "accept"
-        jump = re.search(r"\b(?:jump|goto) (\S+)", rule.text)
+        if match := _PASS.search(text):
+            return match[1]
+        jump = re.search(r"\b(jump|goto) (\S+)", text)
         if jump and deep < 8:
-            verdict = _verdict(every, (place[0], jump[1]), source, ports, deep + 1)
-            if verdict:
+            verdict = _verdict(every, (place[0], jump[2]), packet, deep + 1)
+            if isinstance(verdict, Rule) or verdict == "accept" or jump[1] == "goto":
                 return verdict
     return ""
 
 
-def _matches(text: str, source: str, ports: list[int]) -> bool:
+def _matches(text: str, packet: Packet) -> bool:
     """Whether a new TCP connection over the fabric meets the rule, as far as we understand it."""
-    text = re.sub(r'comment "[^"]*"', "", text)
+    text = re.sub(r"\breject with .*", "reject", text)
     if re.search(r'iifname "?lo\b|iif "?lo\b|icmp|udp', text):
         return False
     # `nft -n` prints states as bits: new is 0x8, untracked 0x40.
     states = re.search(r"ct state (!= )?(\{[^}]*\}|\S+)", text)
     if states and bool(states[1]) == bool(_NEW & set(re.split(r"[,\s{}]+", states[2]))):
         return False
-    if match := re.search(r"ip saddr (!= )?(\{[^}]*\}|\S+)", text):
-        inside = any(_holds(part, source) for part in _parts(match[2]))
-        if inside == bool(match[1]):
-            return False
-    if match := re.search(r"(?:tcp|th) dport (!= )?(\{[^}]*\}|\S+)", text):
-        inside = any(_in_range(part, port) for part in _parts(match[2]) for port in ports)
-        if inside == bool(match[1]):
-            return False
-    elif "sport" in text or re.search(r"meta l4proto \{? ?(1|58|17|\"?udp)", text):
+    return _comes_that_way(text, packet) and _to_those_ports(text, packet.ports)
+
+
+def _comes_that_way(text: str, packet: Packet) -> bool:
+    """From that address, to that address, over that card."""
+    if re.search(r"\b(?:fib daddr|pkttype) (?:type )?(?:broadcast|multicast|anycast)", text):
         return False
+    compared = (
+        (r"\bip saddr", packet.source, _holds),
+        (r"\bip daddr", packet.address, _holds),
+        (r"\biif(?:name)?", packet.card, _is_card),
+    )
+    for field, value, holds in compared:
+        match = re.search(rf"{field} (!= )?(\{{[^}}]*\}}|\S+)", text)
+        if match and value:
+            inside = any(holds(part, value) for part in _parts(match[2]))
+            if inside == bool(match[1]):
+                return False
     return True
 
 
+def _to_those_ports(text: str, ports: list[int]) -> bool:
+    if match := re.search(r"(?:tcp|th) dport (!= )?(\{[^}]*\}|\S+)", text):
+        inside = any(_in_range(part, port) for part in _parts(match[2]) for port in ports)
+        return inside != bool(match[1])
+    return "sport" not in text and not re.search(r"meta l4proto \{? ?(1|58|17|\"?udp)", text)
+
+
+def _is_card(pattern: str, card: str) -> bool:
+    return fnmatchcase(card, pattern.strip('"'))
+
+
+# Whole words: a chain may be called ufw-reject-input.
+_STOP = re.compile(r"(?<!\S)(?:drop|reject)(?!\S)")
+_PASS = re.compile(r"(?<!\S)(accept|return)(?!\S)")
 _NEW = {"new", "0x8", "untracked", "0x40"}
 
 

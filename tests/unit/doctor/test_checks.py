@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +16,7 @@ from vllm_cluster.doctor.checks import findings
 from vllm_cluster.doctor.reach import Silence
 from vllm_cluster.facts.doctor.model import (
     Answer,
+    Container,
     Disk,
     Docker,
     Mount,
@@ -49,6 +52,33 @@ def test_a_changed_host_key_is_told_from_a_dead_host() -> None:
     assert command(case) == "ssh-keygen -R 10.77.0.12 -f hosts"
 
 
+@pytest.mark.parametrize(
+    ("words", "identity", "said"),
+    [
+        ("sudo: a password is required", "host.no-root", "sudo -n"),
+        ("ops@10.77.0.12: Permission denied (publickey).", "host.unreachable", "ssh.key"),
+        ("Host key verification failed.", "host.unreachable", "host key"),
+        ("ssh: Could not resolve hostname node-b: unknown", "host.unreachable", "hosts.node-b.ssh"),
+        ("Connection timed out", "host.unreachable", "Switch node-b on"),
+    ],
+)
+def test_what_keeps_doctor_out_is_told_apart(words: str, identity: str, said: str) -> None:
+    case = sound()
+    silent = {"node-b": Silence("node-b", words, "ssh -p 22 -l ops node-b")}
+    case = replace(case, facts={"node-a": case.facts["node-a"]}, silent=silent)
+    assert first(case).id == identity
+    assert said in command(case)
+    assert first(case).evidence == words
+
+
+def test_a_host_key_at_another_port_stands_in_brackets() -> None:
+    words = "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @"
+    case = sound()
+    silent = {"node-b": Silence("node-b", words, "ssh -p 2222 -l ops 10.77.0.12")}
+    case = replace(case, facts={"node-a": case.facts["node-a"]}, silent=silent, known_hosts="hosts")
+    assert command(case) == "ssh-keygen -R '[10.77.0.12]:2222' -f hosts"
+
+
 def test_a_host_without_root_is_no_sound_host() -> None:
     case = changed(sound(), "node-b", root=False)
     assert first(case).id == "host.no-root"
@@ -67,6 +97,29 @@ def test_a_port_of_the_plan_held_by_another_process() -> None:
     case = changed(sound(), "node-b", owners=(*facts.owners, owner))
     assert first(case).id == "host.port-taken"
     assert command(case) == "systemctl disable --now squatter.service"
+
+
+def test_a_container_that_publishes_the_port_is_stopped_and_not_docker() -> None:
+    facts = sound().facts["node-b"]
+    web = Container("web", "1", "2", running=True, published=("0.0.0.0:6380",))
+    docker = replace(facts.docker, containers={**facts.docker.containers, "web": web})
+    owner = Owner(6380, 77, "docker-proxy", ours=False, unit="docker.service")
+    case = changed(sound(), "node-b", docker=docker, owners=(owner,))
+    taken = next(f for f in findings(case) if f.id == "host.port-taken")
+    assert taken.fix[0].command == "docker stop web"
+
+
+@pytest.mark.parametrize("unit", ["docker.service", "ssh.service", "user@1000.service"])
+def test_a_service_without_which_there_is_no_host_is_left_alone(unit: str) -> None:
+    owner = Owner(6380, 77, "thing", ours=False, unit=unit)
+    assert command(changed(sound(), "node-b", owners=(owner,))) == "kill 77"
+
+
+def test_ports_that_others_have_reserved_stay_so() -> None:
+    system = replace(sound().facts["node-a"].system, ephemeral=(1024, 65000),
+                     reserved=((7000, 7000), (30000, 30100)))  # fmt: skip
+    case = changed(sound(), "node-a", system=system)
+    assert "ip_local_reserved_ports=7000,30000-30100," in command(case)
 
 
 def test_ports_in_the_ephemeral_range_are_a_warning_unless_reserved() -> None:
@@ -120,6 +173,19 @@ def test_a_second_address_in_the_fabric() -> None:
     assert command(case) == "ip address del 10.77.0.77/24 dev eth1"
 
 
+def test_an_address_whose_end_would_cut_somebody_off_is_left_to_a_person() -> None:
+    facts = sound().facts["node-b"]
+    addresses = {"10.77.0.77": "fabric0", **facts.addresses}
+    assert first(changed(sound(), "node-b", addresses=addresses)).fix[0].on == "by hand"
+    last = {**facts.addresses, "10.77.0.77": "fabric0"}
+    assert command(changed(sound(), "node-b", addresses=last)).startswith("ip address del")
+    plan = sound().plan
+    host = replace(plan.hosts["node-b"], ssh="10.77.0.77")
+    case = replace(sound(), plan=replace(plan, hosts={**plan.hosts, "node-b": host}))
+    case = changed(case, "node-b", addresses=last)
+    assert "SSH comes in by 10.77.0.77" in command(case)
+
+
 def test_the_smaller_mtu_of_two_is_the_odd_one() -> None:
     facts = sound().facts["node-a"]
     links = {**facts.links, "fabric0": replace(facts.links["fabric0"], mtu=9000)}
@@ -135,6 +201,18 @@ def test_a_path_that_carries_less_than_the_cards() -> None:
     case = changed(sound(), "node-a", peers=peers)
     assert first(case).id == "network.mtu"
     assert "only small ones arrive" in first(case).found
+    assert [(step.on, step.command.split()[-1]) for step in first(case).fix] == [
+        ("node-a", "1500"), ("node-b", "1500")
+    ]  # fmt: skip
+    peers = {"node-b": replace(facts.peers["node-b"], ping="small", mtu=1500)}
+    assert first(changed(sound(), "node-a", peers=peers)).fix[0].on == "by hand"
+
+
+def test_a_rule_that_says_no_route_is_a_rule() -> None:
+    peer = sound().facts["node-a"].peers["node-b"]
+    ports = {**peer.ports, 47991: "No route to host"}
+    case = changed(sound(), "node-a", peers={"node-b": replace(peer, ports=ports)})
+    assert first(case).id == "network.port-blocked"
 
 
 def test_a_link_without_a_cable() -> None:
@@ -160,6 +238,18 @@ def test_a_foreign_line_in_the_hosts_file_is_taken_out_by_its_number() -> None:
         contents={**facts.contents, "/etc/hosts": text},
     )  # fmt: skip
     assert command(case) == "sed -i '1d' /etc/hosts"
+
+
+def test_a_foreign_line_keeps_the_other_names_that_it_gives() -> None:
+    facts = sound().facts["node-a"]
+    text = "10.1.1.1 node-b db node-b # old\n" + facts.contents["/etc/hosts"]
+    case = changed(
+        sound(), "node-a", names={**facts.names, "node-b": ("10.1.1.1",)},
+        contents={**facts.contents, "/etc/hosts": text},
+    )  # fmt: skip
+    words = shlex.split(command(case))
+    done = subprocess.run(["sed", words[2]], input=text, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[0] == "10.1.1.1 db # old"
 
 
 def test_a_peer_that_nothing_reaches() -> None:

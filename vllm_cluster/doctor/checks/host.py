@@ -20,6 +20,9 @@ def unreachable(case: Case) -> Iterator[Finding]:
     for name, silence in case.silent.items():
         if "HOST IDENTIFICATION HAS CHANGED" in silence.words:
             address = case.plan.hosts[name].ssh
+            port = re.search(r" -p (\d+) ", silence.command)
+            if port and port[1] != "22":
+                address = f"'[{address}]:{port[1]}'"  # as known_hosts has it
             yield Finding(
                 "host.key-changed", "host", name,
                 expected="the SSH host key that is known",
@@ -29,24 +32,21 @@ def unreachable(case: Case) -> Iterator[Finding]:
                 severity="blind",
             )  # fmt: skip
             continue
+        if re.search(r"^sudo: |sudo: (?:command )?not found", silence.words, re.MULTILINE):
+            yield _no_root(case, name, silence.words.splitlines()[-1])
+            continue
+        found, deed = _unanswered(case, name, silence.words)
         yield Finding(
             "host.unreachable", "host", name,
             expected="an answer over SSH",
-            found="none",
+            found=found,
             evidence=silence.words.splitlines()[-1],
-            fix=by_hand(f"Switch {name} on, or mend its network; then this must answer: "
-                        f"{silence.command} true"),
+            fix=by_hand(f"{deed}; then this must answer: {silence.command} true"),
             severity="blind",
         )  # fmt: skip
     for name, facts in case.facts.items():
         if not facts.root:
-            yield Finding(
-                "host.no-root", "host", name,
-                expected="root, or a user that may sudo without a password",
-                found="neither",
-                fix=by_hand(f"On {name}, let the SSH user of {case.description} run `sudo -n`"),
-                severity="blind",
-            )  # fmt: skip
+            yield _no_root(case, name, "")
         elif not facts.complete:
             yield Finding(
                 "host.incomplete", "host", name,
@@ -55,6 +55,31 @@ def unreachable(case: Case) -> Iterator[Finding]:
                 fix=by_hand(f"Run doctor again; if it stays so, look at {name}'s console"),
                 severity="blind",
             )  # fmt: skip
+
+
+def _unanswered(case: Case, name: str, words: str) -> tuple[str, str]:
+    """What kept SSH out, and what a person does about it, by ssh's own words."""
+    if "Permission denied" in words or "Too many authentication failures" in words:
+        return "it is there, and refuses the key", f"Let the SSH user of {case.description} " \
+            f"into {name} with ssh.key, or correct either"  # fmt: skip
+    if "Host key verification failed" in words:
+        return "it is there with a host key that is not known", f"Compare the host key of " \
+            f"{name} with its console's and add it to {case.known_hosts}"  # fmt: skip
+    if "Could not resolve hostname" in words:
+        return "its name leads nowhere", f"Correct hosts.{name}.ssh in {case.description}, or " \
+            "the name server"  # fmt: skip
+    return "none", f"Switch {name} on, or mend its network"
+
+
+def _no_root(case: Case, name: str, evidence: str) -> Finding:
+    return Finding(
+        "host.no-root", "host", name,
+        expected="root, or a user that may sudo without a password",
+        found="neither",
+        evidence=evidence,
+        fix=by_hand(f"On {name}, let the SSH user of {case.description} run `sudo -n`"),
+        severity="blind",
+    )  # fmt: skip
 
 
 def not_deployed(case: Case) -> Iterator[Finding]:
@@ -114,15 +139,20 @@ def ports_taken(case: Case) -> Iterator[Finding]:
                 continue
             for owner in facts.owners:
                 if use.first <= owner.port <= use.last and not owner.ours:
-                    yield _taken(host, use, owner)
+                    yield _taken(host, facts, use, owner)
 
 
-def _taken(host: HostPlan, use: PortUse, owner: Owner) -> Finding:
+def _taken(host: HostPlan, facts: HostFacts, use: PortUse, owner: Owner) -> Finding:
     kill = f"kill {owner.pid}"
-    if owner.unit:
+    # Docker listens itself for a container that publishes the port.
+    container = owner.container or next(
+        (c.name for c in facts.docker.containers.values()
+         if c.running and any(p.endswith(f":{owner.port}") for p in c.published)), "",
+    )  # fmt: skip
+    if container:
+        kill = f"docker stop {container}"
+    elif owner.unit and not _HOSTS_OWN.match(owner.unit):
         kill = f"systemctl disable --now {owner.unit}"
-    elif owner.container:
-        kill = f"docker stop {owner.container}"
     return Finding(
         "host.port-taken", "host", host.name,
         expected=f"port {owner.port} for {use.name}",
@@ -130,6 +160,10 @@ def _taken(host: HostPlan, use: PortUse, owner: Owner) -> Finding:
         evidence=owner.line,
         fix=on(host.name, kill),
     )  # fmt: skip
+
+
+# Without these there is no cluster, or no way to the host: one process of theirs ends, not they.
+_HOSTS_OWN = re.compile(r"(docker|containerd|sshd?|cron|dbus|user@\d+|systemd-.*)\.service$")
 
 
 def ephemeral(case: Case) -> Iterator[Finding]:
@@ -145,12 +179,15 @@ def ephemeral(case: Case) -> Iterator[Finding]:
             ports = ",".join(
                 str(u.first) if u.first == u.last else f"{u.first}-{u.last}" for u in exposed
             )
+            # Written whole: what others have reserved stays so.
+            kept = [str(a) if a == b else f"{a}-{b}" for a, b in facts.system.reserved]
             yield Finding(
                 "host.ports-ephemeral", "host", host.name,
                 expected="ports that no other process is given by chance",
                 found=f"{ports} lie in the ephemeral range {first}-{last}",
                 evidence=f"net.ipv4.ip_local_port_range = {first} {last}",
-                fix=on(host.name, f"sysctl -w net.ipv4.ip_local_reserved_ports={ports}"),
+                fix=on(host.name, f"sysctl -w net.ipv4.ip_local_reserved_ports="
+                       f"{','.join([*kept, ports])}"),
                 severity="warning",
             )  # fmt: skip
 

@@ -23,8 +23,8 @@ def resolve(case: Case) -> Iterator[Finding]:
             wrong = _foreign_lines(facts, name, other.address)
             fix = case.run_deploy()
             if wrong:
-                numbers = ";".join(f"{number}d" for number, _ in wrong)
-                fix = on(host.name, f"sed -i '{numbers}' {_HOSTS}")
+                edits = ";".join(_without(number, line, name) for number, line in wrong)
+                fix = on(host.name, f"sed -i '{edits}' {_HOSTS}")
             yield Finding(
                 "network.name", "network", host.name,
                 expected=f"{name} is {other.address}",
@@ -33,6 +33,14 @@ def resolve(case: Case) -> Iterator[Finding]:
                 or f"getent ahostsv4 {name}: {' '.join(found) or 'nothing'}",
                 fix=fix,
             )  # fmt: skip
+
+
+def _without(number: int, line: str, name: str) -> str:
+    """sed's words for that line without `name`; without the line where it says nothing else."""
+    if line.partition("#")[0].split()[1:] == [name]:
+        return f"{number}d"
+    word = name.replace(".", r"\.")
+    return rf"{number}s/[[:space:]]\+{word}\([[:space:]#]\|$\)/\1/g"
 
 
 def _foreign_lines(facts: HostFacts, name: str, address: str) -> list[tuple[int, str]]:

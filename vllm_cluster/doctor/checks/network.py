@@ -8,7 +8,7 @@ from ipaddress import IPv4Address
 
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.finding import Finding, Step, by_hand, on
-from vllm_cluster.doctor.rules import Blocking, blocking
+from vllm_cluster.doctor.rules import Blocking, Packet, blocking
 from vllm_cluster.facts.doctor.model import HostFacts, Peer
 from vllm_cluster.facts.doctor.script import UNUSED_PORT, peer_ports
 from vllm_cluster.plan import HostPlan
@@ -93,8 +93,22 @@ def second_address(case: Case) -> Iterator[Finding]:
                     expected=f"{host.address} alone in {case.fabric}",
                     found=f"{address} as well, on {other}{also}",
                     evidence=f"ip -4 address show: {address}/{prefix} {other}",
-                    fix=on(host.name, f"ip address del {address}/{prefix} dev {other}"),
+                    fix=_remove(host, card, facts, address)
+                    or on(host.name, f"ip address del {address}/{prefix} dev {other}"),
                 )  # fmt: skip
+
+
+def _remove(host: HostPlan, card: str, facts: HostFacts, address: str) -> tuple[Step, ...]:
+    """What a person does where the command would cut somebody off; empty where it would not."""
+    config = f"in the network's configuration of {host.name}"
+    if address == host.ssh:
+        return by_hand(f"SSH comes in by {address}: take it away {config}, from the console")
+    order = list(facts.addresses)
+    # With the first address of a network on a card its others go too (promote_secondaries).
+    if facts.addresses[address] == card and order.index(address) < order.index(host.address):
+        return by_hand(f"{address} is the first address of {card}, and with it the kernel may "
+                       f"take {host.address}: take it away {config}")  # fmt: skip
+    return ()
 
 
 def mtu(case: Case) -> Iterator[Finding]:
@@ -123,16 +137,27 @@ def mtu(case: Case) -> Iterator[Finding]:
     for host, facts in case.seen():
         for peer in facts.peers.values():
             if peer.ping == "small":
-                card = card_of(host, facts)
                 yield Finding(
                     "network.mtu", "network", host.name,
                     expected=f"packets of {peer.mtu} bytes from {host.name} to {peer.name}, whole",
                     found="only small ones arrive: the switch between them carries less",
                     evidence=f"ping -M do -s {peer.mtu - 28}: no answer",
-                    fix=on(host.name, f"ip link set dev {card} mtu 1500"),
+                    fix=_smaller(case, peer.mtu),
                     about=(peer.name,),
                 )  # fmt: skip
                 break
+
+
+def _smaller(case: Case, mtu: int) -> tuple[Step, ...]:
+    """All cards of the fabric at once: unequal ones would be the next fault."""
+    if mtu <= _ETHERNET_MTU:
+        return by_hand(f"Make what lies between the hosts carry {mtu} bytes, or set all cards of "
+                       f"the fabric to what `vllm-cluster doctor network {case.description}` says "
+                       "that the path carries")  # fmt: skip
+    return tuple(
+        Step(host.name, f"ip link set dev {card} mtu {_ETHERNET_MTU}")
+        for host, facts in case.seen() if (card := card_of(host, facts))
+    )  # fmt: skip
 
 
 def peers(case: Case) -> Iterator[Finding]:
@@ -174,7 +199,8 @@ def _blocked(case: Case, host: HostPlan, peer: Peer) -> Iterator[Finding]:
     listening = {listener.port for listener in there.listeners} if there else set()
     for port in peer_ports(case.plan, case.plan.hosts[peer.name]):
         words = peer.ports.get(port, "open")
-        refused = words != "open" and port in listening
+        # A host that is reached, and to which there is "no route": a rule says so.
+        refused = words != "open" and (port in listening or words in _REJECTED)
         if words != "dropped" and not refused:
             continue
         rule = _rule(case, peer.name, host, [port])
@@ -190,12 +216,19 @@ def _blocked(case: Case, host: HostPlan, peer: Peer) -> Iterator[Finding]:
         return  # one rule, one finding
 
 
+_ETHERNET_MTU = 1500
+# Of "reject with icmp host-prohibited", admin-prohibited and their like.
+_REJECTED = {"No route to host", "Network is unreachable", "Permission denied"}
+
+
 def _rule(case: Case, name: str, source: HostPlan, ports: list[int]) -> Blocking | None:
     facts = case.facts.get(name)
     if facts is None:
         return None
     hosts = [host.address for host in case.plan.hosts.values()]
-    return blocking(facts.nft, source.address, ports, hosts)
+    there = case.plan.hosts[name]
+    packet = Packet(source.address, ports, there.address, card_of(there, facts))
+    return blocking(facts.nft, packet, hosts)
 
 
 CHECKS = (addresses, second_address, mtu, peers)

@@ -85,7 +85,10 @@ own_mtu() {
 reach() {
   local words kind=none
   if words=$(ping -n -c 1 -W 1 -M do -s $((mtu - 28)) "$2" 2>&1); then kind=full
-  elif words=$(ping -n -c 1 -W 1 "$2" 2>&1); then kind=small
+  elif words=$(ping -n -c 1 -W 1 "$2" 2>&1); then
+    kind=small
+    # One lost packet proves nothing.
+    if ping -n -q -c 3 -i 0.2 -W 1 -M do -s $((mtu - 28)) "$2" >/dev/null 2>&1; then kind=full; fi
   elif ! have ping; then return
   fi
   if [[ $words =~ time=([0-9.]+) ]]; then words=${BASH_REMATCH[1]}; fi
