@@ -152,6 +152,16 @@ def test_a_download_that_is_not_what_was_published_is_refused(
         place(layout, source, expected=published)
 
 
+def test_what_an_earlier_push_left_beside_the_files_is_taken_away(
+    layout: Layout, source: Path
+) -> None:
+    published = expected(source)
+    (source / "old").mkdir()
+    (source / "old" / "shard").touch()
+    placed = place(layout, source, mode="move", expected=published)
+    assert {entry.path for entry in placed.manifest.files} == set(published)
+
+
 def test_a_source_that_changes_under_the_copy_is_not_placed(
     layout: Layout, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,29 @@ def test_reading_finds_what_no_time_stamp_tells(placed: Placed) -> None:
     assert not read_everything(placed, threads=2).ok
 
 
+def test_what_is_written_while_it_is_read_does_not_pass_for_read(placed: Placed) -> None:
+    path = placed.directory / SHARD
+
+    def behind_the_reader(_count: int) -> None:
+        if not written:
+            flip(path, 0)
+            written.append(True)
+
+    written: list[bool] = []
+    found = read_everything(placed, threads=1, progress=behind_the_reader)
+    assert found.suspect == [SHARD]
+    write_stamps(placed.directory, placed.manifest, found.bad, found.stamps)
+    assert glance(placed).suspect == [SHARD]
+    # ... and one that is written to between the reading and the note of it
+    found = read_everything(placed, threads=1)
+    assert found.damaged == {SHARD: [0]}
+    flip(path, 0)
+    found = read_everything(placed, threads=1)
+    flip(path, 0)
+    write_stamps(placed.directory, placed.manifest, found.bad, found.stamps)
+    assert glance(placed).suspect == [SHARD]
+
+
 def test_a_truncated_file_lacks_the_chunks_at_its_end(placed: Placed) -> None:
     chunk = placed.manifest.chunk_bytes
     os.truncate(placed.directory / SHARD, 2 * chunk)

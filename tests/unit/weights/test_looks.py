@@ -118,6 +118,32 @@ def test_a_secret_of_a_download_is_a_file_of_roots_while_it_runs_and_gone_after(
     assert not token.exists()
 
 
+def test_nothing_is_downloaded_where_the_disk_is_not_mounted(host: Host) -> None:
+    into, wish = host.root / ".staging" / "d", host.base / "wish.json"
+    wish.write_text(json.dumps({
+        "model": MODEL, "revision": REVISION, "mountpoint": str(host.base),
+        "sources": [{"kind": "download", "argv": ["mkdir", str(into)], "into": str(into)}],
+    }))  # fmt: skip
+    status, _, err = host("obtain", "--wish", str(wish))
+    assert status == 1
+    assert f"{host.base} is not mounted" in err
+    assert not into.exists()
+
+
+def test_a_pushed_file_that_came_wrong_is_pushed_anew_by_the_next_run(host: Host) -> None:
+    into, wish = host.root / ".staging" / "x.pushed", host.base / "wish.json"
+    into.mkdir(parents=True)
+    (into / "config.json").write_bytes(b"{ ")  # the size that it should have: rsync would skip it
+    files = [{"path": "config.json", "size": 2, "sha256": "0" * 64}]
+    source = {"kind": "directory", "path": str(into), "mode": "move", "files": files}
+    wish.write_text(json.dumps({"model": MODEL, "revision": REVISION, "reserve_bytes": 0,
+                                "sources": [source]}))  # fmt: skip
+    status, _, err = host("obtain", "--wish", str(wish))
+    assert status == 1
+    assert "config.json: SHA-256 is" in err
+    assert not (into / "config.json").exists()
+
+
 @pytest.mark.parametrize(("bytes_", "status"), [("1000", 0), (str(1 << 60), 1)])
 def test_a_push_is_refused_before_its_first_byte(host: Host, bytes_: str, status: int) -> None:
     into = host.root / ".staging" / "x.pushed"

@@ -89,8 +89,7 @@ def adopt(layout: Layout, wish: Adoption, progress: Callable[[int, int], None]) 
     except ManifestError as exc:
         raise WeightsError(str(exc)) from exc
     source = find_model_dir(wish.source.absolute(), wish.revision)
-    files = scan(source)
-    _compare(files, wish.expected)
+    files = _listed(source, wish)
     mode = _mode(layout, files, wish.mode)
     staging = layout.staging / adoption_key(wish.model, wish.revision)
     total = sum(file.size_bytes for file in files)
@@ -206,6 +205,19 @@ def _compare(files: list[SourceFile], expected: Expected | None) -> None:
             raise WeightsError(f"has {sizes[path]} bytes, published with {size}", file=path)
     for path in sorted(set(sizes) - set(expected)):
         raise WeightsError("is not among the published files", file=path)
+
+
+def _listed(source: Path, wish: Adoption) -> list[SourceFile]:
+    """The files to take. Raises WeightsError when they are not the expected ones."""
+    files = scan(source)
+    if wish.mode == "move" and wish.expected is not None:
+        # A download or push of ours that was interrupted may have left what is not asked for now.
+        for file in files:
+            if file.path not in wish.expected:
+                (source / file.path).unlink()
+        files = [file for file in files if file.path in wish.expected]
+    _compare(files, wish.expected)
+    return files
 
 
 def _check_sha256(entry: FileEntry, expected: Expected | None, source: Path) -> None:

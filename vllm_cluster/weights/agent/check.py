@@ -15,7 +15,7 @@ from pathlib import Path
 
 from vllm_cluster.weights.agent.layout import Placed
 from vllm_cluster.weights.agent.pool import in_threads
-from vllm_cluster.weights.agent.publish import read_stamps, stamp_of
+from vllm_cluster.weights.agent.publish import Stamp, read_stamps, stamp_of
 from vllm_cluster.weights.manifest import META_DIR, Chunk
 
 _RWF_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
@@ -31,10 +31,16 @@ class Findings:
     suspect: list[str] = field(default_factory=list)
     damaged: dict[str, list[int]] = field(default_factory=dict)  # path: numbers of bad chunks
     read_bytes: int = 0
+    stamps: dict[str, Stamp] = field(default_factory=dict)  # of what was read, from before that
 
     @property
     def ok(self) -> bool:
         return not (self.missing or self.wrong_size or self.added or self.suspect or self.damaged)
+
+    @property
+    def bad(self) -> set[str]:
+        """The files that may not be noted as right."""
+        return {*self.damaged, *self.missing, *self.wrong_size, *self.suspect}
 
     def sentences(self, chunk_bytes: int) -> list[str]:
         """One line a file, as a person wants it."""
@@ -104,11 +110,12 @@ def read_everything(
 ) -> Findings:
     """Hash every chunk from the disk, in parallel, past the page cache.
 
-    What was only touched is no finding when its bytes are right. `progress` is told the bytes of
-    each chunk as it is done.
+    What was only touched is no finding when its bytes are right, but what is written to while it
+    is read is one. `progress` is told the bytes of each chunk as it is done.
     """
     found = glance(placed)
     found.suspect = []
+    found.stamps = _stamps(placed)
     absent = set(found.missing)
     names = [entry.path for entry in placed.manifest.files]
     wanted = [c for c in placed.manifest.chunks() if names[c.file_index] not in absent]
@@ -131,7 +138,17 @@ def read_everything(
         reader.close()
     for numbers in found.damaged.values():
         numbers.sort()
+    after = _stamps(placed)
+    found.suspect = [path for path, stamp in found.stamps.items() if after.get(path) != stamp]
     return found
+
+
+def _stamps(placed: Placed) -> dict[str, Stamp]:
+    stamps = {}
+    for entry in placed.manifest.files:
+        with suppress(OSError):
+            stamps[entry.path] = stamp_of(placed.directory / entry.path)
+    return stamps
 
 
 class _Reader:

@@ -20,6 +20,7 @@ from vllm_cluster.weights.agent.layout import (
     Layout,
     Placed,
     adoption_key,
+    check_space,
     write_file,
     written_bytes,
 )
@@ -124,6 +125,10 @@ def _done(layout: Layout, wish: Wish, progress: Progress, placed: Placed) -> Non
 def _from_one(layout: Layout, wish: Wish, source: dict[str, Any], progress: Progress) -> Placed:
     expected = None
     if source["kind"] == "download":
+        # How much it is only the download knows; on which disk is known before its first byte.
+        check_space(
+            layout, 0, reserve_bytes=0, mountpoint=wish.mountpoint, file=str(source["into"])
+        )
         where, mode = Path(source["into"]), "move"
         listed = where.with_name(where.name + EXPECTED_SUFFIX)
         told = source.get("name", source["argv"][0])
@@ -155,8 +160,8 @@ def _from_one(layout: Layout, wish: Wish, source: dict[str, Any], progress: Prog
     try:
         placed = adopt(layout, adoption, count)
     except WeightsError as exc:
-        if source["kind"] == "download" and exc.file in (expected or {}):
-            # The download would take it for right and never fetch it again.
+        if mode == "move" and exc.file in (expected or {}):
+            # The download, or the push, would take it for right and never fetch it again.
             (where / str(exc.file)).unlink(missing_ok=True)
         raise
     if source["kind"] == "download":

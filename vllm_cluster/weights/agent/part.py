@@ -27,9 +27,11 @@ from vllm_cluster.weights.agent.layout import (
     check_space,
     key_for,
     remove_tree,
+    sync_dir,
     write_file,
     written_bytes,
 )
+from vllm_cluster.weights.agent.own import is_shared, own_files
 from vllm_cluster.weights.agent.publish import point, prune, publish, write_stamps
 from vllm_cluster.weights.agent.server import Server
 from vllm_cluster.weights.agent.state import Progress
@@ -112,7 +114,13 @@ class Part:
         return self.progress.value
 
     def _join(self, how: str) -> None:
-        placed = self.layout.find(self.identity)
+        try:
+            placed = self.layout.find(self.identity)
+        except WeightsError:  # its manifest is lost or damaged
+            if how == "serve":
+                raise
+            self._take_down()
+            placed = None
         if placed is not None:
             self._join_with(placed, how)
         elif how == "pull":
@@ -162,8 +170,11 @@ class Part:
             self.progress.count(done)
 
         found = read_everything(placed, threads(), count)
-        bad = {*found.damaged, *found.missing, *found.wrong_size}
-        write_stamps(placed.directory, manifest, leave_out=bad)
+        if found.suspect:
+            raise WeightsError("was written to while it was read; run again", file=found.suspect[0])
+        bad = found.bad
+        write_stamps(placed.directory, manifest, bad, found.stamps)
+        own_files(placed, found)
         self.tree = Tree(manifest, placed.directory, writable=True)
         for chunk in self.tree.chunks:
             path = self.tree.file_of(chunk)
@@ -177,7 +188,18 @@ class Part:
             self.tree.create(only=bad)
             self._fetch()
             self.tree.sync()
-            write_stamps(placed.directory, manifest)
+            right = {path: stamp for path, stamp in found.stamps.items() if path not in bad}
+            write_stamps(placed.directory, manifest, read=right)
+
+    def _take_down(self) -> None:
+        """A copy whose manifest cannot be read begins anew in staging, with what its files hold."""
+        staging = self.layout.staging / self.key
+        remove_tree(staging)
+        self.layout.placed_dir(self.key).rename(staging)
+        sync_dir(self.layout.store)
+        for path in staging.rglob("*"):
+            if is_shared(path):
+                path.unlink()
 
     # -- it is not -----------------------------------------------------------------------------
 

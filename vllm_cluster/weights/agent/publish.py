@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,11 +32,20 @@ def stamp_of(path: Path) -> Stamp:
     return (info.st_size, info.st_mtime_ns, info.st_ctime_ns)
 
 
-def write_stamps(directory: Path, manifest: Manifest, leave_out: Iterable[str] = ()) -> None:
-    """Note how the files look now; the ones left out count as suspect until they are read."""
-    skipped = set(leave_out)
+def write_stamps(
+    directory: Path,
+    manifest: Manifest,
+    leave_out: Iterable[str] = (),
+    read: Mapping[str, Stamp] | None = None,
+) -> None:
+    """Note how the files look; the ones left out count as suspect until they are read.
+
+    `read` is how they looked before somebody read them, so that what was written to meanwhile does
+    not pass for what was read; the others look as they do now.
+    """
+    skipped, before = set(leave_out), read or {}
     stamps = {
-        entry.path: stamp_of(directory / entry.path)
+        entry.path: before.get(entry.path) or stamp_of(directory / entry.path)
         for entry in manifest.files
         if entry.path not in skipped
     }
