@@ -193,7 +193,7 @@ def test_a_firewall_that_is_active_is_used_and_kept(hosts: Bare, tool: str) -> N
     assert hosts.changed("firewall") == []
 
     # An API user less: the rule goes, the user's stay.
-    hosts.edit(network={"api_from": ["10.77.0.201/32"], "way_back_s": 5})
+    hosts.edit(network={"api_from": ["10.77.0.201/32"]})
     hosts.apply("firewall")
     with listening([hosts.a], PORTS):
         assert scan(outside, hosts.a.address, [SSH, *PORTS]) == {SSH, 9100}
