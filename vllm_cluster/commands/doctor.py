@@ -15,7 +15,7 @@ from vllm_cluster.doctor import collective as collectives
 from vllm_cluster.doctor import collective_report, measure, need, report
 from vllm_cluster.doctor import exposure as exposures
 from vllm_cluster.doctor import logs as host_logs
-from vllm_cluster.doctor.examine import examine
+from vllm_cluster.doctor.examine import dialled_from_here, examine
 from vllm_cluster.doctor.finding import PLANES
 from vllm_cluster.doctor.network_report import Report, state_file
 
@@ -114,7 +114,7 @@ def collective(file: Path, *, as_json: bool) -> None:
     problem = collective_report.problem(found, rdma=rdma)
     _show(collective_report.to_json(found, problem) if as_json
           else collective_report.text(found, problem))  # fmt: skip
-    sys.exit(1 if problem else 0)
+    sys.exit(collective_report.exit_code(found, problem))
 
 
 @command.command("logs", help="The first cause in Ray's and vLLM's logs since their last start.")
@@ -135,7 +135,7 @@ def exposure(file: Path, *, as_json: bool) -> None:
     """Dial them."""
 
     known = context(file.resolve())
-    answers = exposures.dial_all(known.plan)
+    answers = dialled_from_here(known)
     found = list(exposures.findings(known.plan, answers))
     if as_json:
         _show({"looked": exposures.looked(answers), "findings": [f.to_json() for f in found],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from pathlib import Path
 
@@ -12,11 +14,16 @@ from vllm_cluster.doctor import bundle
 from vllm_cluster.doctor.examine import examine
 
 
-@click.command(help="Gather state, findings and logs of the cluster of FILE in one archive.")
+@click.command(
+    help="Gather state, findings and logs of the cluster of FILE in one archive. "
+    "Exit codes: 0 written, 2 no host answered."
+)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--output", type=click.Path(path_type=Path), help="Default: here, with the time.")
 def command(file: Path, *, output: Path | None) -> None:
     """Write the archive and say what is in it."""
+    if output is not None:
+        _writable(output)
     known = context(file.resolve())
     found = examine(file, log_lines=bundle.LOG_LINES)
     name = f"{known.plan.cluster}-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz"
@@ -26,3 +33,17 @@ def command(file: Path, *, output: Path | None) -> None:
     click.echo(f"{path}: {len(names)} files, {size:.0f} KiB, secrets taken out")
     for entry in names:
         click.echo(f"    {entry}")
+    for host, silence in found.look.silent.items():
+        click.echo(f"{host} not seen: {silence.words.splitlines()[-1]}", err=True)
+    sys.exit(0 if found.look.facts else 2)
+
+
+def _writable(output: Path) -> None:
+    """Said before the hosts are asked, not after."""
+    if output.is_dir():
+        raise click.BadParameter(
+            f"{output} is a directory; name a file in it", param_hint="--output"
+        )
+    if not os.access(output.parent, os.W_OK):
+        raise click.BadParameter(f"{output.parent}: no such directory, or not writable",
+                                 param_hint="--output")  # fmt: skip

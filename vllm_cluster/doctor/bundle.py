@@ -13,6 +13,7 @@ from pathlib import Path
 from vllm_cluster.control.context import Context
 from vllm_cluster.doctor import logs, report, state
 from vllm_cluster.doctor.examine import Examination
+from vllm_cluster.doctor.network_report import state_file
 from vllm_cluster.doctor.redact import redacted
 
 # A day of a cluster that fails every minute, and no more than a mail can carry.
@@ -29,8 +30,12 @@ def files(known: Context, found: Examination) -> Iterator[tuple[str, str]]:
     yield "logs.txt", logs.text(found)
     yield "plan.json", json.dumps(asdict(known.plan), indent=1)
     yield "description.yaml", known.cluster.file.read_text(encoding="utf-8")
+    measured = state_file(known.plan.cluster)
+    if measured.is_file():
+        yield "network.json", measured.read_text(encoding="utf-8", errors="replace")
     for name, text in found.look.raw.items():
-        yield f"hosts/{name}.txt", text
+        if text:
+            yield f"hosts/{name}.txt", text
     for name, silence in found.look.silent.items():
         yield f"hosts/{name}.silent.txt", silence.words
 
@@ -43,6 +48,7 @@ def write(known: Context, found: Examination, path: Path) -> list[str]:
     folder = f"{known.plan.cluster}-{time.strftime('%Y%m%d-%H%M%S')}"
     names = []
     path.touch(mode=0o600)
+    path.chmod(0o600)  # one that was there keeps its mode
     with tarfile.open(path, "w:gz") as tar:
         for name, text in files(known, found):
             content = redacted(text, secrets).encode()

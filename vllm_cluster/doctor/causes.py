@@ -63,6 +63,8 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
     "gpu.runtime": ("docker.missing", "docker.down", "gpu.driver-missing"),
     "security.firewall*": ("host.not-deployed", "security.masked", "security.unit-missing"),
     "security.masked": ("host.not-deployed",),
+    "security.exposed": ("security.firewall", "security.masked", "security.unit-missing",
+                         "security.published-port", "host.not-deployed"),
     "*.unit-missing": ("host.not-deployed", *_DISK),
     "*.environment-changed": ("host.not-deployed",),
     "*.unit-changed": ("host.not-deployed",),

@@ -12,7 +12,7 @@ from typing import Any
 
 from vllm_cluster.control.remote import root_command, ssh_argv
 from vllm_cluster.doctor.nccl_log import Transport, transport
-from vllm_cluster.doctor.reach import run
+from vllm_cluster.doctor.reach import SSH_FAILED, run
 from vllm_cluster.plan import HostPlan, Plan
 from vllm_cluster.plan.containers import VLLM
 from vllm_cluster.spec import Cluster
@@ -20,6 +20,11 @@ from vllm_cluster.spec import Cluster
 PORT = 47989
 TIMEOUT_S = 120
 _MARK = "@@result "
+_SILENT = "@@silent "
+_WAITED = re.compile(
+    r"[Tt]imed? ?out|closed by|[Cc]onnection (?:reset|closed|refused)|connectFullMesh|"
+    r"ncclRemoteError|DistStoreError|DistNetworkError"
+)
 # What belongs to the running container alone.
 _OWN = ("--name=", "--entrypoint=", "--label=", "--pid=", "--ipc=container:", "--rm")
 
@@ -40,7 +45,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Collective:
-    """What came of it. `error`: the words of the first host that failed, and which that was."""
+    """What came of it. `error`: the words of the host that failed, and which that was. `blind`:
+    SSH did not reach it, so nothing is known of the collectives."""
 
     backend: str
     lines: tuple[Line, ...]
@@ -48,6 +54,7 @@ class Collective:
     seconds: float
     error: str = ""
     failed: str = ""
+    blind: bool = False
 
 
 def test(cluster: Cluster, plan: Plan) -> Collective:
@@ -59,7 +66,7 @@ def test(cluster: Cluster, plan: Plan) -> Collective:
         rank, host = pair
         argv = [*ssh_argv(cluster, host), root_command(cluster, _command(plan, host, rank))]
         reply = run(argv, program(), timeout_s=TIMEOUT_S + 30)
-        return host.name, reply.out, reply.err
+        return host.name, reply.out, reply.err if reply.code != SSH_FAILED else _SILENT + reply.err
 
     with ThreadPoolExecutor(len(hosts)) as pool:
         said = list(pool.map(one, enumerate(hosts)))
@@ -95,8 +102,12 @@ def read(backend: str, said: list[tuple[str, str, str]]) -> Collective:
     missing = [(name, out, err) for name, out, err in said if name not in results]
     found = transport(log)
     if missing:
-        name, out, err = missing[0]
-        return Collective(backend, (), found, 0.0, error=_words(out + "\n" + err), failed=name)
+        # Those that waited for it in vain are not the cause, and end later.
+        silent = [row for row in missing if row[2].startswith(_SILENT)]
+        alone = [row for row in missing if not _WAITED.search(_words(row[1] + "\n" + row[2]))]
+        name, out, err = (*silent, *alone, *missing)[0]
+        words = _words(out + "\n" + err.removeprefix(_SILENT))
+        return Collective(backend, (), found, 0.0, words, name, blind=bool(silent))
     slowest = max(results.values(), key=lambda result: float(result["seconds"]))
     lines = tuple(Line(int(s), float(a), float(p)) for s, a, p in slowest["lines"])
     return Collective(backend, lines, found, float(slowest["seconds"]))

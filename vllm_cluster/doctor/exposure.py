@@ -14,6 +14,8 @@ from vllm_cluster.facts.doctor.script import UNUSED_PORT
 from vllm_cluster.plan import HostPlan, Plan, PortUse, paths
 
 TIMEOUT_S = 1.2
+# A high one and a low one: some proxies take no ports of the ephemeral range.
+_NOBODYS = (UNUSED_PORT, 1)
 _HTTP = ("ray dashboard", "ray agent http", "ray metrics", "ray autoscaler metrics",
          "ray dashboard metrics")  # fmt: skip
 
@@ -57,7 +59,8 @@ def direct(ssh_argv: list[str]) -> bool:
 def _uses(plan: Plan, host: HostPlan) -> Iterator[PortUse]:
     yield PortUse("ssh", 22, 22, "every host", "all", "api")
     # Nobody listens there. Where it answers, something in between answers for the host.
-    yield PortUse("nothing", UNUSED_PORT, UNUSED_PORT, "every host", "all", "nobody")
+    for port in _NOBODYS:
+        yield PortUse("nothing", port, port, "every host", "all", "nobody")
     for use in plan.ports:
         if use.where == "every host" or host.role == "head":
             yield use
@@ -88,7 +91,7 @@ def looked(answers: Answers) -> bool:
 
 def _answered_for(answers: Answers, host: str) -> bool:
     """A proxy that takes every connection makes all ports look open."""
-    return answers.get((host, UNUSED_PORT), Dialled(open=False)).open
+    return any(answers.get((host, port), Dialled(open=False)).open for port in _NOBODYS)
 
 
 def findings(plan: Plan, answers: Answers) -> Iterator[Finding]:
@@ -101,7 +104,7 @@ def findings(plan: Plan, answers: Answers) -> Iterator[Finding]:
             (use, found)
             for use in _uses(plan, host)
             if (found := answers.get((host.name, use.first), Dialled(open=False))).open
-            and use.name != "ssh"
+            and use.name not in {"ssh", "nothing"}
             and found.source not in hosts
             and not (use.allowed == "api" and _may_use_api(plan, found.source))
         ]

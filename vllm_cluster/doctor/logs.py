@@ -56,7 +56,11 @@ def first(found: list[HostLog]) -> tuple[HostLog, LogCause] | None:
 
 def text(examination: Examination) -> str:
     """For people: the first cause, then what each log says."""
-    return "\n".join(_lines(read(examination)))
+    silent = examination.look.silent
+    seen = bool(examination.look.facts)
+    lines = list(_lines(read(examination))) if seen else ["No host answered: no log was read."]
+    unseen = [f"{name} not seen: {s.words.splitlines()[-1]}" for name, s in silent.items()]
+    return "\n".join([*lines, *unseen])
 
 
 def _lines(found: list[HostLog]) -> Iterator[str]:
@@ -85,6 +89,7 @@ def to_json(examination: Examination) -> dict[str, Any]:
     cause = first(found)
     return {
         "first": _cause(*cause) if cause else None,
+        "silent": {name: silence.words for name, silence in examination.look.silent.items()},
         "logs": [
             {"host": log.host, "unit": log.unit, "last": log.last,
              "causes": [_cause(log, told) for told in log.causes[:20]]}

@@ -166,15 +166,16 @@ def save(path: Path, measured: list[Pair]) -> None:
 
 def last_time(path: Path) -> tuple[float, dict[tuple[str, str], Pair]]:
     """When, and what was measured then; nothing where nothing was kept."""
-    if not path.exists():
-        return 0.0, {}
-    kept = json.loads(path.read_text())
     found = {}
-    for row in kept["pairs"]:
-        flows = {n: Flow(**row[n]) if row[n] else None for n in ("there", "back")}
-        pair = Pair(**{**row, **flows})
-        found[pair.a, pair.b] = pair
-    return float(kept["time_s"]), found
+    try:
+        kept = json.loads(path.read_text())
+        for row in kept["pairs"]:
+            flows = {n: Flow(**row[n]) if row[n] else None for n in ("there", "back")}
+            pair = Pair(**{**row, **flows})
+            found[pair.a, pair.b] = pair
+        return float(kept["time_s"]), found
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0.0, {}  # of another version, or damaged: nothing to compare with
 
 
 def fallen(now: Pair, before: Pair | None) -> str:

@@ -45,6 +45,8 @@ class Need:
         waiting_s = self.rounds * rtt_s
         budget_s = LATENCY_SHARE / TOKENS_PER_S
         needs = f"{self.layout}: needs {_rate(self.gbit_s)} of {_rate(gbit_s)} Gbit/s"
+        if not gbit_s:
+            return False, f"{needs}: no data came through"
         if self.gbit_s > gbit_s:
             return False, f"{needs}, {self.gbit_s / gbit_s:.1f} times too slow"
         if waiting_s > budget_s:

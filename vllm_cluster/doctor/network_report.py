@@ -42,6 +42,8 @@ class Report:
             if pair.error:
                 yield f"{name}: could not measure: {pair.error}"
                 continue
+            if not pair.gbit_s:
+                yield f"{name}: no data came through, though small packets do: look at the MTU"
             if pair.loss > _LOSS:
                 yield f"{name}: {100 * pair.loss:.1f} % of packets are lost"
             if pair.jitter_ms > _JITTER_MS:
@@ -51,13 +53,13 @@ class Report:
                 yield f"{name}: slower than last time: {words}"
             for need in self.needs:
                 good, verdict = need.verdict(pair.gbit_s, pair.rtt_ms / 1e3)
-                if need.planned and not good:
+                if need.planned and not good and pair.gbit_s:
                     yield f"{name}: {verdict}"
 
     @property
     def exit_code(self) -> int:
         """0 it does, 1 it does not, 2 nothing could be measured."""
-        if all(pair.error for pair in self.pairs):
+        if self.pairs and all(pair.error for pair in self.pairs):
             return 2
         return 1 if self.problems() else 0
 
@@ -88,7 +90,17 @@ class Report:
                 yield f"    last time  {before.gbit_s:.2f} Gbit/s, {before.rtt_ms:.3f} ms ({when})"
         problems = self.problems()
         yield ""
-        yield from problems or ["The network does what the plan needs."]
+        yield from problems or [self._verdict()]
+
+    def _verdict(self) -> str:
+        if not self.pairs:
+            return "One host alone: there is no link to measure."
+        if not self.needs:
+            return (
+                "Nothing is wrong with the links. What the plan needs of them is not known: the "
+                "model's config.json is not on this machine, or its kind is not counted."
+            )
+        return "The network does what the plan needs."
 
     def to_json(self) -> dict[str, Any]:
         """For programs."""

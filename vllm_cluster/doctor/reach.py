@@ -20,7 +20,7 @@ from vllm_cluster.spec import Cluster
 # The script's own limits add up to less; beyond this a host counts as not answering.
 ANSWER_TIMEOUT_S = 60
 _DEEP_TIMEOUT_S = 180
-_SSH_FAILED = 255
+SSH_FAILED = 255
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def run(argv: list[str], stdin: str, timeout_s: float) -> Reply:
         process.wait()
         # What came until then still counts: it may say what the rest waits for.
         words = f"no answer within {timeout_s:.0f} s"
-        return Reply(_SSH_FAILED, _text(heard.out), words, heard.arrived_s)
+        return Reply(SSH_FAILED, _text(heard.out), words, heard.arrived_s)
     return Reply(process.wait(), _text(heard.out), _text(heard.err), heard.arrived_s)
 
 

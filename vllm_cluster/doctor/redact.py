@@ -8,6 +8,10 @@ from collections.abc import Iterable
 GONE = "[removed]"
 # Shorter values would take ordinary words with them.
 _SHORTEST = 6
+_NAMES = (
+    r"(?:api[-_]?key|access[-_]?key|auth[-_]?token|token|passw(?:or)?d|passphrase|"
+    r"secret(?:[-_]?(?:access[-_]?)?key)?|credential)"
+)
 _PATTERNS = (
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----",
                 re.DOTALL), GONE),
@@ -15,8 +19,12 @@ _PATTERNS = (
     (re.compile(r"(?i)\b(bearer|basic) +[A-Za-z0-9._~+/=-]{6,}"), rf"\1 {GONE}"),
     (re.compile(r"(?i)(://[^/\s:@]+:)[^/\s@]+@"), rf"\1{GONE}@"),
     # NAME=value and name: value, where the name says what it is. A path is where one is kept.
-    (re.compile(r"(?i)((?:api[-_]?key|auth[-_]?token|token|passw(?:or)?d|secret)[\"']?\s*[=:]\s*[\"']?)"
-                r"(?!/)[^\s\"',;]{6,}"), rf"\1{GONE}"),
+    (re.compile(rf"(?i)({_NAMES}[\"']?\s*[=:]\s*\[?[\"']?)(?!/)[^\s\"',;\[\]]{{6,}}"),
+     rf"\1{GONE}"),
+    # --name value, also as two strings of JSON.
+    (re.compile(rf"(?i)(--[\w-]*{_NAMES}[\"']?,?\s+[\"']?)(?![/-])[^\s\"',;\[\]]{{6,}}"),
+     rf"\1{GONE}"),
+    (re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|AKIA[A-Z0-9]{16})"), GONE),
 )  # fmt: skip
 
 

@@ -87,12 +87,37 @@ def test_a_host_that_did_not_answer_is_in_the_archive_with_its_words(tmp_path: P
     )  # fmt: skip
     files = written(tmp_path, examination(case))
     assert files["hosts/node-b.silent.txt"] == "No route to host"
+    assert files["logs.txt"].splitlines()[-1] == "node-b not seen: No route to host"
+
+
+def test_an_archive_that_was_there_and_open_is_closed(tmp_path: Path) -> None:
+    (tmp_path / "bundle.tar.gz").touch(mode=0o644)
+    written(tmp_path, examination(sound()))
+
+
+def test_where_nobody_answers_no_log_is_said_to_name_nothing() -> None:
+    case = sound()
+    silent = {name: Silence(name, "no", "ssh") for name in case.plan.hosts}
+    text = logs.text(examination(replace(case, facts={}, silent=silent)))
+    assert text.startswith("No host answered")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["vllm serve m --api-key VERYSECRET1", '"--api-key", "VERYSECRET1"',
+     "{'api_key': ['VERYSECRET1']}",
+     "AWS_SECRET_ACCESS_KEY=VERYSECRET1", "--hf-token VERYSECRET1",
+     "ghp_VERYSECRET1VERYSECRET1", "sk-VERYSECRET1VERYSECRET1", "AKIAVERYSECRET1ABCDE"],
+)  # fmt: skip
+def test_secrets_in_the_ways_that_programs_write_them_are_taken_out(text: str) -> None:
+    assert "VERYSECRET1" not in redacted(text, [])
 
 
 @pytest.mark.parametrize(
     "text",
     ["--token-file=/etc/vllm-cluster/secrets/ray-token", "max-num-batched-tokens: 2048",
-     "secret: /run/secrets/x", "prompt_tokens 12345678"],
+     "secret: /run/secrets/x", "prompt_tokens 12345678", "--token --max-model-len=4096",
+     "security.secret-missing", "task-0123456789abcdef0123456789"],
 )  # fmt: skip
 def test_what_only_sounds_like_a_secret_stays(text: str) -> None:
     assert redacted(text, []) == text

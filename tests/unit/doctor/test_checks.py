@@ -159,6 +159,10 @@ def test_a_read_only_state_disk() -> None:
     case = changed(sound(), "node-b", mounts=(*facts.mounts, mount))
     assert first(case).id == "host.read-only"
     assert command(case) == "mount -o remount,rw /"
+    log = ("1.0 node-b kernel: EXT4-fs error (device sda1): ext4_journal_check_start:83",)
+    case = changed(case, "node-b", kernel_log=log)
+    assert first(case).fix[0].on == "by hand"
+    assert "ext4_journal" in first(case).evidence
 
 
 def test_an_address_that_no_card_holds() -> None:
@@ -362,6 +366,13 @@ def test_a_worker_killed_for_want_of_memory_explains_that_ray_is_down() -> None:
     case = changed(sound(), "node-b", kernel_log=log, units=units)
     assert ids(case)[0] == "memory.out"
     assert "ray.worker-down" in ids(case)
+
+
+def test_a_strange_container_that_ran_out_of_memory_is_not_the_clusters() -> None:
+    docker = sound().facts["node-b"].docker
+    old = Container("old", "1", "2", status="exited", oom_killed=True)
+    docker = replace(docker, containers={**docker.containers, "old": old})
+    assert ids(changed(sound(), "node-b", docker=docker)) == []
 
 
 def test_the_wrong_card_for_gloo() -> None:

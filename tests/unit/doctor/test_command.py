@@ -133,6 +133,13 @@ def test_watching_prints_when_something_changes_and_not_before(run: Run) -> None
     assert [": sound" in line for line in verdicts] == [True, False, True]
 
 
+@pytest.mark.parametrize("output", ["/nonexistent/there.tar.gz", "/tmp"])
+def test_an_archive_that_cannot_be_written_is_bad_input(output: str) -> None:
+    done = CliRunner().invoke(group, ["support-bundle", str(LAB), "--output", output])
+    assert done.exit_code == 2
+    assert output.rpartition("/there")[0] in done.output
+
+
 def test_status_redraws_and_names_the_cause(run: Run) -> None:
     done = run("status", "--watch", "5", cases=(sound(), bad()))
     assert done.output.count("rank  pp  tp") == 2

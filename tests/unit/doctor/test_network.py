@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.doctor.cases import FIXTURES, sound
+from tests.unit.doctor.cases import FIXTURES, changed, sound
 from vllm_cluster.doctor import exposure, measure, need
+from vllm_cluster.doctor.causes import ordered
+from vllm_cluster.doctor.checks import findings
 from vllm_cluster.doctor.collective import Collective, read
-from vllm_cluster.doctor.collective_report import problem
+from vllm_cluster.doctor.collective_report import exit_code, problem
 from vllm_cluster.doctor.exposure import Dialled
 from vllm_cluster.doctor.measure import Flow, Pair
 from vllm_cluster.doctor.nccl_log import transport
@@ -110,6 +112,31 @@ def test_loss_and_jitter_are_told() -> None:
     assert len(Report([pair], [], 0, {}).problems()) == 2
 
 
+def test_a_link_that_carries_no_data_is_a_failure_and_no_crash() -> None:
+    need_ = need.Need("PP=2", 32768, 1, 256, planned=True)
+    pair = Pair("a", "b", rtt_ms=1, there=Flow(0, 0, 9), back=Flow(1, 1, 0))
+    report = Report([pair], [need_], 0, {})
+    assert report.exit_code == 1
+    assert "no data came through" in report.text()
+
+
+def test_what_the_plan_needs_is_not_claimed_where_it_is_not_known() -> None:
+    pair = Pair("a", "b", rtt_ms=1, there=Flow(1, 1, 0), back=Flow(1, 1, 0))
+    report = Report([pair], [], 0, {})
+    assert report.exit_code == 0
+    assert "is not known" in report.text()
+    alone = Report([], [], 0, {})
+    assert alone.exit_code == 0
+    assert "One host alone" in alone.text()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"time_s": 1, "pairs": [{"new": 1}]}'])
+def test_a_kept_measurement_that_cannot_be_read_is_none(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "kept.json"
+    path.write_text(text)
+    assert measure.last_time(path) == (0.0, {})
+
+
 def test_nothing_measured_is_no_verdict() -> None:
     assert Report([Pair("a", "b", error="iperf3 is not on b")], [], 0, {}).exit_code == 2
 
@@ -185,6 +212,23 @@ def test_the_host_that_failed_is_named_with_its_own_words() -> None:
     assert whole.lines[0].gbit_s == pytest.approx(2 * 1024 * 8 / 1e9 / 0.002)
 
 
+def test_of_hosts_that_fail_the_one_that_the_others_waited_for_is_named() -> None:
+    waited = "torch.distributed.DistStoreError: Timed out after 61 seconds, 1/2 clients joined.\n"
+    cause = "docker: Error response from daemon: No such image: x\n"
+    found = read("nccl", [("node-a", "", waited), ("node-b", "", cause)])
+    assert (found.failed, exit_code(found, problem(found, rdma=True))) == ("node-b", 1)
+    both = read("nccl", [("node-a", "", waited), ("node-b", "", waited)])
+    assert both.failed == "node-a"
+
+
+def test_a_host_that_ssh_does_not_reach_is_no_failed_collective() -> None:
+    rows = [("node-a", "", "Error: Timed out\n"), ("node-b", "", "@@silent No route to host\n")]
+    found = read("gloo", rows)
+    words = problem(found, rdma=False)
+    assert words == "no answer of node-b: No route to host"
+    assert exit_code(found, words) == 2
+
+
 def test_what_answers_a_stranger_is_exposed_and_the_api_to_its_networks_is_not() -> None:
     plan = sound().plan
     answers = {
@@ -206,6 +250,17 @@ def test_a_proxy_that_takes_every_connection_is_no_open_port() -> None:
     }
     assert list(exposure.findings(sound().plan, answers)) == []
     assert not exposure.looked(answers)
+    answers[("node-a", 1)] = answers.pop(("node-a", 47991))
+    assert list(exposure.findings(sound().plan, answers)) == []
+
+
+def test_a_firewall_that_is_off_is_why_ports_answer() -> None:
+    shut = changed(sound(), "node-a", nft="")
+    answers = {("node-a", 6379): Dialled(True, "192.0.2.7")}
+    rows = ordered([*findings(shut), *exposure.findings(shut.plan, answers)])
+    assert [(f.id, why.id if why else None) for f, why in rows] == [
+        ("security.firewall", None), ("security.exposed", "security.firewall")
+    ]  # fmt: skip
 
 
 def test_a_host_behind_a_proxy_command_is_not_dialled(tmp_path: Path) -> None:

@@ -82,7 +82,8 @@ def killed(case: Case) -> Iterator[Finding]:
     """What the kernel killed for want of memory since the boot."""
     for host, facts in case.seen():
         words = [line for line in facts.kernel_log if re.search("Out of memory|oom-kill", line)]
-        gone = [c.name for c in facts.docker.containers.values() if c.oom_killed]
+        gone = [c.name for c in facts.docker.containers.values()
+                if c.oom_killed and c.name in host.containers]  # fmt: skip
         if not words and not gone:
             continue
         last_s = float(words[-1].split()[0].strip("[]")) if words and words[-1][0].isdigit() else 0

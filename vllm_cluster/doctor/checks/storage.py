@@ -83,13 +83,18 @@ def read_only(case: Case) -> Iterator[Finding]:
             mount = next((m for m in reversed(facts.mounts)
                           if disk is not None and m.target == disk.mount), None)  # fmt: skip
             if mount is not None and "ro" in mount.options:
-                words = [line for line in facts.kernel_log if "read-only" in line or "I/O" in line]
+                device = mount.source.rpartition("/")[2]
+                words = [line for line in facts.kernel_log if device and device in line]
                 yield Finding(
                     "host.read-only", "host", host.name,
                     expected=f"{mount.target} writable, which holds {path}",
                     found="mounted read-only",
                     evidence=words[-1] if words else f"mount: {mount.target} {mount.kind} (ro)",
-                    fix=on(host.name, f"mount -o remount,rw {mount.target}"),
+                    # What the kernel gave up after errors it lets nobody write to until a check.
+                    fix=by_hand(f"Look at the disk of {mount.target} on {host.name} (smartctl -a, "
+                                "nvme smart-log), then reboot with fsck.mode=force")
+                    if words
+                    else on(host.name, f"mount -o remount,rw {mount.target}"),
                 )  # fmt: skip
                 break
 
