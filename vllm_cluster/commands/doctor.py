@@ -11,11 +11,12 @@ from typing import Any
 import click
 
 from vllm_cluster.control.context import context
+from vllm_cluster.control.remote import ssh_argv
 from vllm_cluster.doctor import collective as collectives
 from vllm_cluster.doctor import collective_report, measure, need, report
 from vllm_cluster.doctor import exposure as exposures
 from vllm_cluster.doctor import logs as host_logs
-from vllm_cluster.doctor.examine import dialled_from_here, examine
+from vllm_cluster.doctor.examine import examine
 from vllm_cluster.doctor.finding import PLANES
 from vllm_cluster.doctor.network_report import Report, state_file
 
@@ -135,7 +136,10 @@ def exposure(file: Path, *, as_json: bool) -> None:
     """Dial them."""
 
     known = context(file.resolve())
-    answers = dialled_from_here(known)
+    if not exposures.direct(ssh_argv(known.cluster, known.plan.hosts[known.plan.head])):
+        click.echo("SSH takes a jump or a proxy to the hosts: at their addresses another machine "
+                   "may answer this one.", err=True)  # fmt: skip
+    answers = exposures.dial_all(known.plan)
     found = list(exposures.findings(known.plan, answers))
     if as_json:
         _show({"looked": exposures.looked(answers), "findings": [f.to_json() for f in found],

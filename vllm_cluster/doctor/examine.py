@@ -42,7 +42,7 @@ def examine(
     """Look at the cluster of `file` and run every check. Raises DescriptionError."""
     known = context(file.resolve())
     with ThreadPoolExecutor(1) as pool:
-        dialled = pool.submit(dialled_from_here, known)
+        dialled = pool.submit(_from_here, known)
         found = look(known.cluster, known.plan, only=only, deep=deep, log_lines=log_lines)
         answers = dialled.result()
     case = case_of(known, found)
@@ -54,8 +54,7 @@ def examine(
     return Examination(case, found, tuple(ordered(every)))
 
 
-def dialled_from_here(known: Context) -> dict[tuple[str, int], exposure.Dialled]:
-    """What answers this machine; nothing where SSH itself takes a jump to get there."""
+def _from_here(known: Context) -> dict[tuple[str, int], exposure.Dialled]:
     head = known.plan.hosts[known.plan.head]
     if not exposure.direct(ssh_argv(known.cluster, head)):
         return {}

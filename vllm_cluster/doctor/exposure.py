@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
+from socket import AF_INET
 
 from vllm_cluster.doctor.finding import Finding, on
 from vllm_cluster.facts.doctor.script import UNUSED_PORT
@@ -22,26 +23,53 @@ _HTTP = ("ray dashboard", "ray agent http", "ray metrics", "ray autoscaler metri
 
 @dataclass(frozen=True)
 class Dialled:
-    """What came of dialling a port: open or not, from which own address, and HTTP's first line."""
+    """What came of dialling a port: open or not, from which own address to which of the host's, and
+    HTTP's first line."""
 
     open: bool
     source: str = ""
     http: str = ""
+    address: str = ""
 
 
 Answers = Mapping[tuple[str, int], Dialled]
 
 
 def dial_all(plan: Plan) -> dict[tuple[str, int], Dialled]:
-    """Dial every port of the plan on every host, and SSH: about a second for all of them."""
-    wanted = [(host, use) for host in plan.hosts.values() for use in _uses(plan, host)]
+    """Dial every port of the plan on every host, and SSH: about a second for all of them.
 
-    async def every() -> list[Dialled]:
-        return await asyncio.gather(*(_dial(host.address, use) for host, use in wanted))
+    A host that SSH reaches by another address, a public one maybe, listens there as well.
+    """
+    return asyncio.run(_every(plan))
 
-    answers = asyncio.run(every())
-    return {(host.name, use.first): found for (host, use), found in zip(wanted, answers,
-                                                                        strict=True)}  # fmt: skip
+
+async def _every(plan: Plan) -> dict[tuple[str, int], Dialled]:
+    names = {host.name: host for host in plan.hosts.values()}
+    found = await asyncio.gather(*(_addresses(host) for host in names.values()))
+    wanted = [
+        (name, use, address)
+        for name, addresses in zip(names, found, strict=True)
+        for use in _uses(plan, names[name])
+        for address in addresses
+    ]
+    dialled = await asyncio.gather(*(_dial(address, use) for _, use, address in wanted))
+    answers: dict[tuple[str, int], Dialled] = {}
+    for (name, use, _), answer in zip(wanted, dialled, strict=True):
+        if answer.open or (name, use.first) not in answers:
+            answers[name, use.first] = answer
+    return answers
+
+
+async def _addresses(host: HostPlan) -> list[str]:
+    """On the fabric, and as SSH dials it where this machine's resolver knows that name."""
+    if host.ssh == host.address:
+        return [host.address]
+    loop = asyncio.get_running_loop()
+    try:
+        rows = await asyncio.wait_for(loop.getaddrinfo(host.ssh, None, family=AF_INET), TIMEOUT_S)
+    except (OSError, TimeoutError):
+        rows = []
+    return list(dict.fromkeys([host.address, *(str(row[4][0]) for row in rows)]))
 
 
 def direct(ssh_argv: list[str]) -> bool:
@@ -81,7 +109,7 @@ async def _dial(address: str, use: PortUse) -> Dialled:
             line = await asyncio.wait_for(reader.readline(), TIMEOUT_S)
             http = line.decode("latin-1").strip()
     writer.close()
-    return Dialled(True, source, http)
+    return Dialled(True, source, http, address)
 
 
 def looked(answers: Answers) -> bool:
@@ -116,7 +144,8 @@ def findings(plan: Plan, answers: Answers) -> Iterator[Finding]:
             "security.exposed", "security", host.name,
             expected=f"no answer to {wide[0][1].source}, which is no host of the cluster",
             found=f"{names} answer" + (f"; without a token: {', '.join(bare)}" if bare else ""),
-            evidence=f"connect {host.address}:{wide[0][0].first} from {wide[0][1].source}: open",
+            evidence=f"connect {wide[0][1].address or host.address}:{wide[0][0].first} "
+            f"from {wide[0][1].source}: open",
             fix=on(host.name, f"systemctl restart {paths.FIREWALL_UNIT}"),
         )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -241,6 +242,18 @@ def test_what_answers_a_stranger_is_exposed_and_the_api_to_its_networks_is_not()
     assert "ray dashboard (8265)" in found["node-a"].found
     assert "without a token" in found["node-a"].found
     assert "vllm api" not in found["node-a"].found
+
+
+def test_the_address_that_ssh_uses_is_dialled_too() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        plan = sound().plan
+        use = next(use for use in plan.ports if use.name == "ray gcs")
+        host = replace(plan.hosts["node-a"], address="127.0.0.2", ssh="localhost")
+        plan = replace(plan, hosts={"node-a": host}, ports=(replace(use, first=port, last=port),))
+        found = exposure.dial_all(plan)["node-a", port]
+    assert found.open
+    assert found.address == "127.0.0.1"
 
 
 def test_a_proxy_that_takes_every_connection_is_no_open_port() -> None:
