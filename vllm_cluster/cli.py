@@ -80,6 +80,11 @@ def main() -> None:
     except NoInventoryError as error:
         click.echo(error, err=True)
         sys.exit(2)
+    except OSError as error:  # no ssh here, a directory of ours that cannot be written
+        if error.filename is None:
+            raise
+        click.echo(f"on this machine: {error.filename}: {error.strerror}", err=True)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

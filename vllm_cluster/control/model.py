@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -46,7 +47,8 @@ def manifest_of(directory: Path, model: str, revision: str | None = None) -> Man
     if kept.exists():
         return parse_manifest(kept.read_bytes())
     manifest = _hash(files, model, revision)
-    _keep(kept, manifest.encoded)
+    with suppress(OSError):  # a cache that cannot be written costs the next run the reading again
+        _keep(kept, manifest.encoded)
     return manifest
 
 

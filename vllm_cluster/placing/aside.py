@@ -10,6 +10,7 @@ from typing import Any
 from vllm_cluster.control.context import Context
 from vllm_cluster.placing.remote import HostError, Remote, on_all
 from vllm_cluster.placing.run import Run
+from vllm_cluster.plan import paths
 from vllm_cluster.plan.weights import readers_of
 from vllm_cluster.weights.seen import Seen
 
@@ -26,13 +27,18 @@ def place_aside(run: Run, remotes: Sequence[Remote]) -> tuple[str, dict[str, str
     good = {n: s for n, s in seen.items() if s.identity and s.identity == (wanted or s.identity)}
     if len({s.identity for s in good.values()}) > 1:
         told = ", ".join(f"{n} has {s.identity[:16]}" for n, s in good.items())
-        return "", {name: f"{name}: the hosts know different models: {told}" for name in seen}
+        words = f"the hosts know different models: {told}"
+        words += f"; remove {paths.WEIGHTS_NOTES} on those that are wrong"
+        return "", failed | {name: f"{name}: {words}" for name in seen}
     try:
         notes, identity = _notes(run, remotes, good, seen)
     except HostError as error:
         return "", failed | {name: str(error) for name in seen}
     others = [r for r in remotes if r.name in seen and r.name not in good]
-    others = [r for r in others if r.look().identity != identity]  # not the one that just read it
+    now, gone = on_all(others, Remote.look)
+    failed |= {name: str(error) for name, error in gone.items()}
+    # not the one that just read it
+    others = [r for r in others if r.name in now and now[r.name].identity != identity]
     text = json.dumps(notes).encode()
 
     def take(remote: Remote) -> None:
@@ -61,7 +67,12 @@ def _notes(
         if remote.name in good:
             stamps = f"{posixpath.dirname(weights.manifest)}/stamps.json"
             manifest = remote.run(["cat", weights.manifest], timeout_s=600).stdout.decode()
-            value = json.loads(remote.run(["cat", stamps], timeout_s=600).stdout)
+            told = remote.run(["cat", stamps], timeout_s=600)
+            try:
+                value = json.loads(told.stdout)
+            except ValueError:
+                words = told.stderr.decode(errors="replace").strip() or "not JSON"
+                raise HostError(remote.name, f"{stamps}: {words}") from None
             return {"manifest": manifest, "stamps": value}, good[remote.name].identity
     order = readers_of(known.cluster.description, weights.root)
     first = min(

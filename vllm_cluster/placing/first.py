@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from vllm_cluster.control.context import Context
 from vllm_cluster.control.model_directory import directories, directory
@@ -124,26 +126,38 @@ def _push(run: Run, remote: Remote, source: ModelSource) -> dict[str, object]:
 
 
 def _rsync(run: Run, host: str, argv: list[str], push: sources.Push) -> None:
-    """Run it; `--info=progress2` says how far it is on one line that it writes over and over."""
-    process = subprocess.Popen(
-        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        pass_fds=(run.guard,),
-    )  # fmt: skip
-    assert process.stdin is not None  # noqa: S101
-    assert process.stdout is not None  # noqa: S101
-    assert process.stderr is not None  # noqa: S101
-    process.stdin.write(sources.rsync_names(push))
-    process.stdin.close()
-    line, total = b"", sum(file.size_bytes for file in push.files)
+    """Run it; `--info=progress2` says how far it is on one line that it writes over and over.
+
+    Raises HostError, or WeightsError when this machine has no rsync.
+    """
+    with tempfile.TemporaryFile("w+", errors="replace") as told:
+        try:
+            process = subprocess.Popen(
+                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=told,
+                pass_fds=(run.guard,),
+            )  # fmt: skip
+        except FileNotFoundError:
+            reason = "this machine has no rsync, which sends the model to the first host"
+            raise WeightsError(reason) from None
+        assert process.stdin is not None  # noqa: S101
+        with suppress(BrokenPipeError), process.stdin as names:  # it says itself why it went
+            names.write(sources.rsync_names(push))
+        _show(run, host, process, sum(file.size_bytes for file in push.files))
+        if process.wait():
+            told.seek(0)
+            words = [line.strip() for line in told if line.strip()]
+            why = "; ".join(words[:3]) or f"exit status {process.returncode}"
+            raise HostError(host, f"rsync of {push.directory}: {why}")
+
+
+def _show(run: Run, host: str, process: subprocess.Popen[bytes], total_bytes: int) -> None:
+    line = b""
     for piece in iter(lambda: process.stdout.read(1) if process.stdout else b"", b""):
         if piece not in {b"\r", b"\n"}:
             line += piece
             continue
         done = (line.split() or [b""])[0].replace(b",", b"")
         if done.isdigit():
-            state = {"phase": "pushing", "have_bytes": int(done), "total_bytes": total}
+            state = {"phase": "pushing", "have_bytes": int(done), "total_bytes": total_bytes}
             run.show.state(host, state)
         line = b""
-    told = process.stderr.read().decode(errors="replace").strip()
-    if process.wait():
-        raise HostError(host, f"rsync of {push.directory}: {told or process.returncode}")

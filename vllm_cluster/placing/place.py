@@ -81,8 +81,10 @@ def _aside(run: Run, remotes: Sequence[Remote]) -> Outcome:
     identity, failed = place_aside(run, remotes)
     out = Outcome(identity, failed=failed, placed=[r.name for r in remotes if r.name not in failed])
     if out.placed:
-        copy = next(r for r in remotes if r.name in out.placed).look().copy
-        out.total_bytes = int(copy["total_bytes"]) if copy else 0
+        seen, _ = on_all([r for r in remotes if r.name in out.placed], Remote.look)
+        out.total_bytes = max(
+            (int(s.copy["total_bytes"]) for s in seen.values() if s.copy), default=0
+        )
         _bring_manifest(run.known, remotes, out)
         _record(run.known, out)
     return out
@@ -115,7 +117,7 @@ class _Placing:
                 if not missing or idle == _IDLE_ROUNDS:
                     break
                 troubles = self._round(seen, missing, idle)
-            except (_StuckError, NoSourceError) as error:
+            except (_StuckError, NoSourceError, HostError) as error:
                 stuck = str(error)
                 break
         for name in self.targets:
@@ -155,7 +157,10 @@ class _Placing:
         if waiting:
             self.run.say(f"attached to what runs on {', '.join(r.name for r in waiting)} already")
             return self._troubles(*follow(waiting, busy, self.run.show))
-        on_all(missing, Remote.record)
+        _, unnoted = on_all(missing, Remote.record)
+        missing = [r for r in missing if r.name not in unnoted]
+        if not missing:
+            return self._troubles({}, unnoted)
         identity = self.outcome.identity
         holders = [r for r in answering if identity and seen[r.name].identity == identity]
         mendable = hurt({r.name: seen[r.name].copy for r in answering}, identity)
@@ -163,19 +168,19 @@ class _Placing:
             # Touched and yet right, as when the source of hard links goes: reading tells.
             self.read = True
             self._read_again([r for r in answering if r.name in mendable])
-            return {}
+            return self._troubles({}, unnoted)
         if not holders and (idle or len(mendable) < 2):
-            name = obtain(self.run, [r for r in answering if r.name in self.targets], seen)
+            name = obtain(self.run, missing, seen)
             remote = next(r for r in self.remotes if r.name == name)
             self.outcome.identity = self.outcome.identity or remote.look().identity
-            return {}
+            return self._troubles({}, unnoted)
         states, lost = spread(self.run, Spread(identity, idle), holders, missing)
         # By the hosts' own clocks: from a job's start to the moment its copy was placed.
         times = [s["placed"] - s["started"] for s in states.values() if "placed" in s]
         self.outcome.seconds += max(times, default=0.0)
         self.outcome.moved_bytes += sum(int(s.get("fetched_bytes", 0)) for s in states.values())
         self.outcome.notes += [n for n in passed_by(states) if n not in self.outcome.notes]
-        return self._troubles(states, lost)
+        return self._troubles(states, lost | unnoted)
 
     def _read_again(self, remotes: Sequence[Remote]) -> None:
         identity = self.outcome.identity
@@ -215,8 +220,12 @@ def _bring_manifest(known: Context, remotes: Sequence[Remote], out: Outcome) -> 
     if known.manifest is not None:
         return
     remote = next(r for r in remotes if r.name in out.placed)
-    done = remote.run(["cat", known.plan.weights.manifest], timeout_s=600)
-    remember(done.stdout, out.identity)
+    try:
+        done = remote.run(["cat", known.plan.weights.manifest], timeout_s=600)
+        remember(done.stdout, out.identity)
+    except (HostError, OSError, ValueError) as error:
+        words = str(error) if isinstance(error, HostError) else f"{remote.name}: {error}"
+        out.notes.append(f"the manifest was not brought to this machine: {words}")
 
 
 def _record(known: Context, out: Outcome) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -82,23 +83,25 @@ class Remote:
 
         Raises HostError when it ends without an answer, in its own words.
         """
-        process = subprocess.Popen(
-            self.argv(self.agent_words(*words)), stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-        )  # fmt: skip
-        assert process.stdout is not None  # noqa: S101
-        assert process.stderr is not None  # noqa: S101
-        last: dict[str, Any] | None = None
-        try:
-            for line in process.stdout:
-                with suppress(ValueError):
-                    last = json.loads(line)
-                    if last is not None and not _is_error(last):
-                        yield last
-        finally:
-            process.terminate()
-            told = process.stderr.read()
-            code = process.wait()
+        # To a file: a sentence for each of a thousand files would fill a pipe that nobody reads.
+        with tempfile.TemporaryFile("w+", errors="replace") as errors:
+            process = subprocess.Popen(
+                self.argv(self.agent_words(*words)), stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=errors, text=True, errors="replace",
+            )  # fmt: skip
+            assert process.stdout is not None  # noqa: S101
+            last: dict[str, Any] | None = None
+            try:
+                for line in process.stdout:
+                    with suppress(ValueError):
+                        last = json.loads(line)
+                        if last is not None and not _is_error(last):
+                            yield last
+            finally:
+                process.terminate()
+                code = process.wait()
+            errors.seek(0)
+            told = errors.read()
         if code == _SSH_FAILED:
             raise HostError(self.name, f"does not answer: {told.strip()}", silent=True)
         if code not in _ANSWERED or last is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from vllm_cluster.placing.place import Outcome, alone, place, remotes_of
 from vllm_cluster.placing.remote import Remote, on_all
 from vllm_cluster.placing.run import Say
 from vllm_cluster.placing.show import Show
+from vllm_cluster.weights.seen import Seen
 
 
 @dataclass
@@ -30,7 +31,6 @@ def verify(
     known: Context, names: Collection[str] | None, say: Say, *, repair: bool, in_place: bool = False
 ) -> Verified:
     """Read all of it from the disks; with `repair` fetch what is bad, else leave it as it is."""
-    show = Show(say, in_place=in_place)
     remotes = remotes_of(known, names)
     weights = known.plan.weights
     out = Verified()
@@ -39,6 +39,34 @@ def verify(
         return out
     if not weights.copied:
         remotes = remotes[:1]  # one file system, which one host reads
+
+    _read(known, remotes, say, out, in_place=in_place)
+    # A share is its owner's: nothing of ours mends what lies there.
+    if not (repair and weights.copied and (out.damaged or out.failed)):
+        out.failed |= {name: f"{name}: {lines[0]}" for name, lines in out.damaged.items()}
+        return out
+    unread = set(out.failed)
+    _mend(known, names, say, out, in_place=in_place)
+    # Placing looks at names, sizes and times: of a host that could not read its copy that is no
+    # word about the bytes. What it was given just now has been read, but who knows which that is.
+    again = [remote for remote in remotes if remote.name in unread and remote.name in out.whole]
+    if again:
+        out.whole = [name for name in out.whole if name not in unread]
+        second = Verified()
+        _read(known, again, say, second, in_place=in_place)
+        out.read_bytes += second.read_bytes
+        out.whole += second.whole
+        out.damaged |= second.damaged
+        out.failed |= second.failed
+        out.failed |= {name: f"{name}: {lines[0]}" for name, lines in second.damaged.items()}
+    return out
+
+
+def _read(
+    known: Context, remotes: Sequence[Remote], say: Say, out: Verified, *, in_place: bool
+) -> None:
+    """Let the hosts read all of it; what they find goes to `out`."""
+    show, weights = Show(say, in_place=in_place), known.plan.weights
 
     def read(remote: Remote) -> dict[str, Any]:
         remote.look()  # brings the agent where it is missing
@@ -59,15 +87,12 @@ def verify(
     for name, answer in answers.items():
         copies = answer.get("copies", [])
         out.read_bytes += sum(int(copy.get("read_bytes", 0)) for copy in copies)
+        if not weights.copied:
+            out.read_bytes += int(answer.get("total_bytes", 0))
         if answer.get("ok", True):
             out.whole.append(name)
         else:
             out.damaged[name] = list(answer["lines"])
-    if repair and (out.damaged or failed):
-        _mend(known, names, say, out, in_place=in_place)
-    else:
-        out.failed |= {name: f"{name}: {lines[0]}" for name, lines in out.damaged.items()}
-    return out
 
 
 def _mend(
@@ -106,10 +131,15 @@ def remove(known: Context, names: Collection[str] | None, revision: str) -> dict
 
 
 def listed(known: Context, names: Collection[str] | None) -> dict[str, list[dict[str, Any]] | str]:
-    """All placed copies of every model by host, or why a host could not be asked."""
+    """All placed copies of every model by host, or why a host could not be asked.
+
+    Of a file system of others: the description's model there.
+    """
 
     def one(remote: Remote) -> list[dict[str, Any]]:
-        remote.look()
+        seen = remote.look()
+        if not known.plan.weights.copied:
+            return _not_ours(known, seen)
         return list(remote.agent("list", timeout_s=600)["copies"])
 
     done, failed = on_all(remotes_of(known, names), one)
@@ -118,3 +148,11 @@ def listed(known: Context, names: Collection[str] | None) -> dict[str, list[dict
         name = remote.name
         found[name] = done[name] if name in done else str(failed[name])
     return found
+
+
+def _not_ours(known: Context, seen: Seen) -> list[dict[str, Any]]:
+    weights = known.plan.weights
+    if seen.copy is None:
+        why = seen.problem or "; ".join(seen.why)
+        return [{"key": weights.path, "ok": False, "error": {"reason": why}}]
+    return [{**seen.copy, "model": weights.model, "revision": weights.revision}]

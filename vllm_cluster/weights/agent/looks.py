@@ -100,6 +100,7 @@ def note_model(_layout: Layout, options: Namespace) -> Answer:
         raise WeightsError(
             f"{aside.directory} is {manifest.identity[:MANIFEST_SUMMARY_CHARS]},"
             f" the cluster's is {options.identity[:MANIFEST_SUMMARY_CHARS]}"
+            f"{_what_differs(aside, manifest, options.identity)}"
         )
     aside.note(manifest, stamps)
     answer = {
@@ -108,6 +109,21 @@ def note_model(_layout: Layout, options: Namespace) -> Answer:
         "lines": [manifest.identity],
     }  # fmt: skip
     return 0, answer
+
+
+def _what_differs(aside: Any, found: Manifest, identity: str) -> str:
+    """The files that are not those of the notes, when these are of the wanted model."""
+    try:
+        known, _ = aside.known()
+    except (WeightsError, OSError):
+        return ""
+    if known.identity != identity:
+        return ""
+    was = {entry.path: entry.sha256 for entry in known.files}
+    now = {entry.path: entry.sha256 for entry in found.files}
+    names = sorted(path for path in was.keys() | now.keys() if was.get(path) != now.get(path))
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"; other than when they were noted: {', '.join(names[:3])}{more}"
 
 
 def _aside(options: Namespace) -> Any:
