@@ -14,7 +14,7 @@ from vllm_cluster.lab.layout import CONTROL_ADDRESS, OUTSIDE_ADDRESS
 
 SSH, API = 22, 8000
 # Ray's and vLLM's, some of everybody's, one of the ephemeral range.
-PORTS = [API, *range(6379, 6388), 8265, 10001, 20000, 20999, 80, 111, 2049, 2375, 9100, 40123]
+PORTS = [API, *range(6379, 6389), 8265, 10001, 20000, 20999, 80, 111, 2049, 2375, 9100, 40123]
 LOADER = "/usr/local/lib/vllm-cluster/firewall-load"
 CUT_OFF = """table inet vllm_cluster
 delete table inet vllm_cluster
