@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -97,6 +98,29 @@ def test_what_is_written_while_it_is_read_does_not_pass_for_read(placed: Placed)
     flip(path, 0)
     write_stamps(placed.directory, placed.manifest, found.bad, found.stamps)
     assert glance(placed).suspect == [SHARD]
+
+
+def test_what_was_given_up_a_week_ago_goes_with_the_next_placement(
+    layout: Layout, placed: Placed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [
+        "org--m@r0.pushed",
+        "org--m@0123456789abcdef",
+        "org--other@r0.pushed",
+        "org--m@r2.adopt",
+    ]
+    for name in names:
+        (layout.staging / name).mkdir()
+        (layout.staging / name / "shard").touch()
+    (layout.staging / "org--m@r0.download.expected.json").touch()
+    prune(layout, placed.key, 2)
+    assert len(list(layout.staging.iterdir())) == 5
+    now = time.time()
+    monkeypatch.setattr("vllm_cluster.weights.agent.publish.time.time", lambda: now + 8 * 86400)
+    with job_lock(layout, "org--m@r2.adopt"):
+        prune(layout, placed.key, 2)
+    left = sorted(path.name for path in layout.staging.iterdir())
+    assert left == ["org--m@r2.adopt", "org--other@r0.pushed"]
 
 
 def test_a_truncated_file_lacks_the_chunks_at_its_end(placed: Placed) -> None:

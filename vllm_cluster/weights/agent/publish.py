@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,7 @@ from vllm_cluster.weights.agent.tree import Tree
 from vllm_cluster.weights.manifest import META_DIR, Manifest
 
 Stamp = tuple[int, int, int]
+_GIVEN_UP_S = 7 * 86400.0
 
 
 def stamp_of(path: Path) -> Stamp:
@@ -177,7 +179,29 @@ def prune(layout: Layout, model_key: str, keep: int) -> list[str]:
         if not users_of(layout, key) and lock_holder(layout, key) is None:
             remove(layout, key)
             removed.append(key)
+    _sweep(layout, slug)
     return removed
+
+
+def _sweep(layout: Layout, slug: str) -> None:
+    """Take away what of that model was begun and given up: nobody works on it, nothing was written
+    to it for a week. No command shows it, and it holds the room of a model."""
+    for path in layout.staging.glob(f"{slug}@*"):
+        key = path.name.partition(".expected")[0]
+        if lock_holder(layout, key) is None and time.time() - _written_at(path) > _GIVEN_UP_S:
+            if path.is_dir():
+                remove_tree(path)
+            else:
+                path.unlink()
+
+
+def _written_at(path: Path) -> float:
+    newest = path.lstat().st_ctime
+    for here, directories, names in os.walk(path):
+        for name in (*directories, *names):
+            with suppress(FileNotFoundError):
+                newest = max(newest, (Path(here) / name).lstat().st_ctime)
+    return newest
 
 
 def _placed_at(layout: Layout, key: str) -> float:
