@@ -399,6 +399,16 @@ def test_a_busy_engine_is_no_hung_one() -> None:
     assert first(case).severity == "warning"
 
 
+@pytest.mark.parametrize(("later", "identity"), [(500.0, "vllm.busy"), (100.0, "vllm.hung")])
+def test_an_engine_that_works_for_others_is_not_restarted(later: float, identity: str) -> None:
+    count = "vllm:generation_tokens_total"
+    api = replace(
+        sound().facts["node-a"].api, completion=Answer(words="no answer", timed_out=True),
+        metrics={"vllm:num_requests_running": 9.0, count: 100.0}, later={count: later},
+    )  # fmt: skip
+    assert first(changed(sound(), "node-a", api=api)).id == identity
+
+
 def test_an_api_that_asks_for_no_key() -> None:
     api = replace(sound().facts["node-a"].api, keyless_status=200)
     assert first(changed(sound(), "node-a", api=api)).id == "security.api-open"

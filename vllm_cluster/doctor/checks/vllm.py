@@ -104,13 +104,17 @@ def answers(case: Case) -> Iterator[Finding]:
 def _no_answer(case: Case, head: HostFacts) -> Finding:
     waiting = head.api.metrics.get("vllm:num_requests_waiting", 0)
     running = head.api.metrics.get("vllm:num_requests_running", 0)
+    counters = ("vllm:generation_tokens_total", "vllm:prompt_tokens_total")
+    before, later = head.api.metrics, head.api.later
+    works = any(name in before and later.get(name, 0) > before[name] for name in counters)
     busy = f"{running:.0f} requests running, {waiting:.0f} waiting"
-    if waiting > 0:
+    if waiting > 0 or works:
         return Finding(
             "vllm.busy", "vllm", case.plan.head,
             expected=f"a token within {COMPLETION_LIMIT_S} s",
             found=f"none yet: {busy}",
-            evidence=f"vllm:num_requests_waiting {waiting:.0f}",
+            evidence=f"vllm:num_requests_waiting {waiting:.0f}"
+            + "; tokens come for other requests" * works,
             fix=by_hand("Run doctor again; if the same number waits for minutes, the engine hangs:"
                         f" on {case.plan.head}: {_RESTART}"),
             severity="warning",

@@ -275,12 +275,13 @@ class Ray:
 
 @dataclass(frozen=True)
 class Api:
-    """vLLM's API as its own host sees it."""
+    """vLLM's API as its own host sees it. `later`: metrics after a completion that did not come."""
 
     health: Answer = Answer()
     completion: Answer = Answer()
     keyless_status: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
+    later: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,7 @@ def api(sections: Sections) -> Api:
         completion=answer(sections.one("api-completion")),
         keyless_status=keyless.status,
         metrics=metrics(sections.one("api-metrics").lines),
+        later=metrics(sections.one("api-later").lines),
     )
 
 

@@ -37,6 +37,13 @@ api_completion() {
     case $answer in HTTP/1.?\ 404*) ;; *) break ;; esac
   done
   printf '%s\n' "$answer"
+  # Nothing came: whether the engine works for others meanwhile.
+  case $answer in
+    HTTP/*) ;;
+    *) begin api-later
+      within 4 ask GET 127.0.0.1 "$api_port" /metrics '' '' |
+        grep -E '^[^#]*vllm:(generation_tokens|prompt_tokens)' ;;
+  esac
   begin api-keyless
   within 4 ask GET 127.0.0.1 "$api_port" /v1/models '' '' | head -n 1
 }
