@@ -55,9 +55,11 @@ SIGNS: tuple[Sign, ...] = (
          r"Error(?: while)? deserializing header|No such file or directory: .*safetensors|"
          r"Cannot find any model weights|incomplete metadata",
          "the model's files are missing or damaged"),
-    Sign(2, "memory", r"CUDA out of memory|OutOfMemoryError|Free memory on device|"
+    Sign(2, "memory", r"CUDA out of memory|OutOfMemoryError|"
+         r"Free memory on device.*less than desired|"
          r"No available memory for the cache blocks", "GPU memory does not suffice"),
-    Sign(2, "memory", r"oom-kill|Out of memory|exit code 137|signal 9|SIGKILL|"
+    Sign(2, "memory", r"oom-kill|Out of memory|exit code 137|signal 9|"
+         r"(?<!with signal )SIGKILL|"
          r"node running low on memory", "a process was killed, mostly for want of memory"),
     Sign(2, "memory", r"/dev/shm|shared memory segment|open shm", "/dev/shm is too small"),
     Sign(2, "memory", r"Cannot allocate memory", "memory, or locked memory, does not suffice"),

@@ -36,6 +36,15 @@ def test_the_deepest_and_earliest_sign_is_taken(lines: list[str], plane: str, wo
     assert words in first_cause(_START + line for line in lines)
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["Free memory on device cuda:0 (78.1/79.3 GiB) on startup. Desired GPU memory is 0.9",
+     "vllm.service: Killing process 7 (docker) with signal SIGKILL."],
+)  # fmt: skip
+def test_what_is_said_of_memory_and_of_a_stop_in_every_life_is_no_cause(line: str) -> None:
+    assert causes([_START + line]) == []
+
+
 def test_the_rank_and_host_that_spoke_are_named() -> None:
     line = "(RayWorkerProc pid=77, ip=10.77.0.12) torch.OutOfMemoryError: CUDA out of memory"
     assert causes([_START + line])[0].rank_words == "RayWorkerProc 10.77.0.12"
