@@ -54,7 +54,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[C
 
         def described(text: dict[str, Any]) -> None:
             text["model"]["source"] = str(model)
-            text["weights"] = {"limit_mbit": 80}
+            text["weights"] = {"limit_mbit": 40}
 
         made = edit(made, described)
         made.apply()

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from tests.lab.harness import BIN, ROOT, Cluster, await_true
+from tests.lab.harness import BIN, ROOT, Cluster
 
 WEIGHTS = "/var/lib/vllm-cluster/models"
 PLACE = "deploys/weights.py"
@@ -89,25 +89,28 @@ def revision(cluster: Cluster, host: str = "node-a", model: str = "tiny") -> str
     return cluster.on(host, f"ls -t {WEIGHTS}/{model}").split()[0]
 
 
-def written_bytes(cluster: Cluster, host: str) -> int:
-    """What it has of the model: reserved space looks written, so the agent's count is asked."""
-    states = cluster.on(host, f"cat {WEIGHTS}/.jobs/*.json 2>/dev/null", check=False)
-    have = 0
-    decoder = json.JSONDecoder()
-    while states.strip():
-        state, end = decoder.raw_decode(states.lstrip())
-        states = states.lstrip()[end:]
-        have = max(have, int(state["have_bytes"])) if state["phase"] == "fetching" else have
-    return have
+# Asked on the host: over SSH from here, a busy machine would miss the last tenth.
+_REACHED = """
+import json, pathlib, sys, time
+bytes_, limit_s, began_s = float(sys.argv[1]), 120, time.monotonic()
+while time.monotonic() < began_s + limit_s:
+    for file in pathlib.Path(sys.argv[2], ".jobs").glob("*.json"):
+        try:
+            state = json.loads(file.read_text())
+        except ValueError:
+            continue
+        if state["phase"] == "fetching" and state["have_bytes"] >= bytes_:
+            sys.exit()
+    time.sleep(0.05)
+sys.exit("not within 120 s")
+"""
 
 
 def reach(cluster: Cluster, host: str, share: float) -> None:
-    """Wait until the host has fetched that share."""
-    await_true(
-        f"{share:.0%} on {host}",
-        lambda: written_bytes(cluster, host) >= share * TOTAL_BYTES,
-        timeout_s=120,
-    )
+    """Wait until the host has fetched that share and still fetches."""
+    asked = f"python3 - {share * TOTAL_BYTES} {WEIGHTS}"
+    done = cluster.lab.host(host).ssh(asked, stdin=_REACHED, timeout_s=180)
+    assert done.returncode == 0, f"{share:.0%} on {host}: {done.stderr}"
 
 
 def job_of(cluster: Cluster, host: str, path: str) -> dict[str, Any]:
