@@ -268,6 +268,7 @@ def test_docker_that_does_not_answer_because_of_its_configuration() -> None:
     contents = {**facts.contents, "/etc/docker/daemon.json": "{,}"}
     case = changed(sound(), "node-b", docker=docker, contents=contents)
     assert first(case).id == "docker.config"
+    assert [step.on for step in first(case).fix] == ["node-b", "here"], "with its own data-root"
     assert "ray.worker-down" not in ids(case)
 
 

@@ -38,21 +38,22 @@ def daemon(case: Case) -> Iterator[Finding]:
                 fix=case.run_deploy(),
             )  # fmt: skip
         elif docker.error:
-            yield _not_answering(host, facts)
+            yield _not_answering(case, host, facts)
 
 
-def _not_answering(host: HostPlan, facts: HostFacts) -> Finding:
+def _not_answering(case: Case, host: HostPlan, facts: HostFacts) -> Finding:
     unit = facts.unit(_UNIT)
     problem = json_problem(facts.contents.get(DAEMON_JSON, ""))
     if problem:
-        aside = f"mv {DAEMON_JSON} {DAEMON_JSON}.broken"
+        # The deploy writes the file and starts Docker: without it, it would begin with another
+        # data-root and without limits to its logs.
+        aside = f"mv {DAEMON_JSON} {DAEMON_JSON}.broken && systemctl reset-failed {_UNIT}"
         return Finding(
             "docker.config", "docker", host.name,
             expected=f"{DAEMON_JSON} as JSON",
             found="it is none, so Docker does not start",
             evidence=problem,
-            fix=on(host.name, f"{aside} && systemctl reset-failed {_UNIT}; "
-                   f"systemctl restart {_UNIT}"),
+            fix=(*on(host.name, aside), *case.run_deploy()),
         )  # fmt: skip
     conflict = next((line for line in reversed(unit.log) if _CONFLICT in line), "")
     if conflict:
