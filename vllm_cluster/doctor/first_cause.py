@@ -32,10 +32,14 @@ def message(line: str) -> tuple[float, str]:
 
 
 def causes(lines: Iterable[str]) -> list[LogCause]:
-    """Every sign in `lines`, deepest first, then earliest."""
+    """Every sign in `lines` of a journal, deepest first, then earliest."""
+    return named(map(message, lines))
+
+
+def named(messages: Iterable[tuple[float, str]]) -> list[LogCause]:
+    """The same for times and words, wherever they were read."""
     found = []
-    for line in lines:
-        time_s, words = message(line)
+    for time_s, words in messages:
         # `docker rm` before every start; and a line of source in a traceback names nothing.
         if "No such container" in words or re.search(r"(?:^|\) )\s*raise ", words):
             continue

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from vllm_cluster.doctor import ray_files
 from vllm_cluster.doctor.examine import Examination
-from vllm_cluster.doctor.first_cause import LogCause, causes, message
+from vllm_cluster.doctor.first_cause import LogCause, causes, message, named
+from vllm_cluster.facts.doctor.model import HostFacts, Unit
+from vllm_cluster.plan.containers import VLLM
+from vllm_cluster.plan.signs import Sign
 
 # Signs of this rank and above tell of waiting for others.
 _WAITING = 4
@@ -15,7 +19,8 @@ _WAITING = 4
 
 @dataclass(frozen=True)
 class HostLog:
-    """The causes in one unit's log on one host, deepest first, and its last line."""
+    """The causes in one log on one host, deepest first, and its last line. `unit` names the unit,
+    or one of Ray's own files."""
 
     host: str
     unit: str
@@ -35,7 +40,36 @@ def read(examination: Examination) -> list[HostLog]:
                     # What it waited for when it started has come.
                     told = [cause for cause in told if cause.sign.rank < _WAITING]
                 found.append(HostLog(name, unit.name, tuple(told), message(lines[-1])[1].strip()))
+        found += _own_files(examination, name, facts)
     return found
+
+
+def _own_files(examination: Examination, host: str, facts: HostFacts) -> Iterator[HostLog]:
+    """Ray's own files in which a cause is named."""
+    plan = examination.case.plan
+    head = examination.look.facts.get(plan.head)
+    vllm = head.unit(f"{VLLM}.service") if head else Unit(VLLM)
+    ranks = head.rank_lines if head else ()
+    ray = any(u.running for n, u in facts.units.items() if n.startswith("ray-"))
+    for file in facts.ray_files:
+        workers = ray_files.of_a_worker(file)
+        # Ray outlives vLLM: what a worker of vLLM's life before wrote is of no interest.
+        if workers and file.changed_s < vllm.started_s:
+            continue
+        up = vllm.running if workers else ray
+        told = [cause for cause in named(ray_files.complaints(file))
+                if not (up and cause.sign.rank >= _WAITING)
+                # Ray's own parts recover from many an error, and tell of each.
+                and (workers or _names(cause.sign))]  # fmt: skip
+        if told:
+            who = ray_files.rank_words(file, ranks, plan.hosts[host].address)
+            told = [replace(cause, rank_words=who) for cause in told] if who else told
+            yield HostLog(host, file.name, tuple(told), message(file.lines[-1])[1].strip())
+
+
+def _names(sign: Sign) -> bool:
+    """Whether it says more than “an error”."""
+    return sign.meaning != "an error"
 
 
 def _since_start(lines: list[str]) -> list[str]:
@@ -49,8 +83,7 @@ def _since_start(lines: list[str]) -> list[str]:
 def first(found: list[HostLog]) -> tuple[HostLog, LogCause] | None:
     """The deepest cause of all hosts; of equal ones the earliest."""
     every = [(log, cause) for log in found for cause in log.causes[:1]]
-    # "An error" alone names nothing.
-    every = [(log, cause) for log, cause in every if cause.sign.meaning != "an error"] or every
+    every = [(log, cause) for log, cause in every if _names(cause.sign)] or every
     return min(every, key=lambda pair: (pair[1].sign.rank, pair[1].time_s), default=None)
 
 

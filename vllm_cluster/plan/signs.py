@@ -60,7 +60,9 @@ SIGNS: tuple[Sign, ...] = (
          r"No available memory for the cache blocks", "GPU memory does not suffice"),
     Sign(2, "memory", r"oom-kill|Out of memory|exit code 137|signal 9|"
          r"(?<!with signal )SIGKILL|"
-         r"node running low on memory", "a process was killed, mostly for want of memory"),
+         r"node running low on memory|"
+         r"[1-9]\d* Workers \(tasks / actors\) killed due to memory pressure",
+         "a process was killed, mostly for want of memory"),
     Sign(2, "memory", r"/dev/shm|shared memory segment|open shm", "/dev/shm is too small"),
     Sign(2, "memory", r"Cannot allocate memory", "memory, or locked memory, does not suffice"),
     Sign(3, "collective", r"Unable to find address for|ifaceName|No interface found|"

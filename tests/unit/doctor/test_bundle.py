@@ -65,7 +65,8 @@ def test_the_archive_holds_all_and_not_one_secret(tmp_path: Path) -> None:
         "1.8 node-a docker[1]: http://user:passw0rd1@proxy:3128 api_key: sesame-sesame-sesame-\n"
         "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\n-----END OPENSSH PRIVATE KEY-----\n"
     )
-    raw = {"node-a": recorded("node-a") + log, "node-b": recorded("node-b")}
+    own = f"@@vllm-cluster ray-file 9.5 worker-a-b-7.err\n RAY_AUTH_TOKEN={TOKEN} of a worker\n"
+    raw = {"node-a": recorded("node-a") + log + own, "node-b": recorded("node-b")}
     files = written(tmp_path, examination(case, raw))
     assert set(files) >= {
         "doctor.json", "doctor.txt", "status.json", "status.txt", "logs.txt", "plan.json",
@@ -77,6 +78,7 @@ def test_the_archive_holds_all_and_not_one_secret(tmp_path: Path) -> None:
                    "sesame-sesame", "b3BlbnNzaC1rZXk", *digests):  # fmt: skip
         assert secret not in everything
     assert "and then" in files["hosts/node-a.txt"]
+    assert "of a worker" in files["hosts/node-a.txt"]
 
 
 def test_a_host_that_did_not_answer_is_in_the_archive_with_its_words(tmp_path: Path) -> None:

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from dataclasses import replace
+from importlib.resources import files as resources
+from pathlib import Path
+
 import pytest
 
+from tests.unit.doctor.cases import changed, sound
+from tests.unit.doctor.test_bundle import examination
+from vllm_cluster.doctor import bundle, logs
+from vllm_cluster.doctor.examine import Examination
 from vllm_cluster.doctor.first_cause import causes, first_cause
+from vllm_cluster.facts.doctor import script
+from vllm_cluster.facts.doctor.model import RayFile
+from vllm_cluster.facts.doctor.read_services import ray_files
+from vllm_cluster.facts.doctor.script import MARK
+from vllm_cluster.facts.doctor.sections import Sections
 
 _START = "1795971000.1 node-a docker[9]: "
 
@@ -62,3 +77,93 @@ def test_the_source_in_a_traceback_is_no_cause() -> None:
     ]
     assert first_cause(lines).endswith("port 6380 is already in use")
     assert first_cause(lines[:1]) == "raise Exception("
+
+
+# Lines of Ray's own files: a raylet that killed (ray-project/ray, issue 34695), one that starts
+# (store_runner.cc), both with another time, and vLLM's logger.
+_NEWS = ("[2026-11-30 00:50:01,000 I 77 77] (raylet) store_runner.cc:49: Starting object store "
+         "with directory /dev/shm, fallback /tmp/ray, and huge page support disabled")  # fmt: skip
+_KILLED = ("[2026-11-30 00:51:02,798 E 329 329] (raylet) node_manager.cc:3069: 13 Workers (tasks / "
+           "actors) killed due to memory pressure (OOM), 0 Workers crashed due to other reasons at "
+           "node (ID: 28753320, IP: 10.0.10.135) over the last time period.")  # fmt: skip
+_CRASHED = _KILLED.replace("13 Workers", "0 Workers").replace(", 0 Workers", ", 1 Workers")
+_OOM = ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
+        "capacity of 79.11 GiB")  # fmt: skip
+_WORKER = "worker-0f7695fad1848c87-01000000-77.err"
+
+
+def with_files(*files: RayFile, vllm: str = "failed") -> Examination:
+    """The sound cluster whose vLLM has ended; node-b has these files of Ray's."""
+    case = sound()
+    head = case.facts["node-a"]
+    unit = replace(head.units["vllm.service"], active=vllm, started_s=100.0, log=())
+    rank = (
+        "(RayWorkerProc pid=77, ip=10.77.0.12) rank 1 in world size 2 is assigned as DP rank 0",
+    )
+    units = {**head.units, unit.name: unit}
+    case = changed(case, "node-a", units=units, rank_lines=rank)
+    return examination(changed(case, "node-b", ray_files=files))
+
+
+def test_a_cause_that_stands_only_in_a_workers_file_is_found_with_rank_host_and_plane() -> None:
+    lines = (":job_id:01000000", "INFO 11-30 00:52:00 [worker.py:1] open shm is fine", _OOM)
+    text = logs.text(with_files(RayFile(_WORKER, 200.0, lines)))
+    assert text.startswith("first cause: GPU memory does not suffice (memory plane)\n")
+    assert f"node-b, {_WORKER}, rank 1, process 77: torch.OutOfMemoryError" in text
+    told = logs.to_json(with_files(RayFile(_WORKER, 200.0, lines)))["first"]
+    assert (told["host"], told["plane"]) == ("node-b", "memory")
+
+
+def test_what_a_raylet_says_of_workers_that_it_killed_is_a_cause_and_its_news_are_none() -> None:
+    found = logs.read(with_files(RayFile("raylet.out", 200.0, (_NEWS, _KILLED))))
+    cause = next(log for log in found if log.unit == "raylet.out").causes[0]
+    assert cause.sign.plane == "memory"
+    assert cause.time_s == 1795999862.0
+    for line in (_NEWS, _CRASHED):
+        found = logs.read(with_files(RayFile("raylet.out", 200.0, (line,))))
+        assert [log for log in found if log.unit == "raylet.out"] == []
+
+
+def test_a_worker_of_vllms_life_before_is_no_cause() -> None:
+    found = logs.read(with_files(RayFile(_WORKER, 99.0, (_OOM,))))
+    assert [log.unit for log in found if log.unit == _WORKER] == []
+
+
+def test_an_error_of_rays_own_parts_names_nothing_and_one_of_a_worker_does() -> None:
+    error = "[2026-11-30 00:51:02,000 E 77 91] exporter.cc:3: RpcError: Running out of retries"
+    for name, told in (("raylet.out", []), (_WORKER, [_WORKER])):
+        found = logs.read(with_files(RayFile(name, 200.0, (error,))))
+        assert [log.unit for log in found if log.unit == name] == told
+
+
+def test_rays_files_are_read_as_the_script_prints_them() -> None:
+    text = f"{MARK} ray-file 200.5 raylet.out\n {_NEWS}\n {MARK} end\n\n{MARK} ray-file 1 a b\n x\n"
+    assert ray_files(Sections(text)) == (
+        RayFile("raylet.out", 200.5, (_NEWS, f"{MARK} end")), RayFile("a b", 1.0, ("x",))
+    )  # fmt: skip
+    plan = sound().plan
+    host = plan.hosts["node-a"]
+    assert "ray_words=yes" in script(plan, host, salt="s", log_lines=bundle.LOG_LINES)
+    assert "ray_words=no" in script(plan, host, salt="s", log_lines=40)
+
+
+def test_the_script_brings_the_ends_of_files_since_the_start_and_follows_no_link(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "session_2" / "logs"
+    folder.mkdir(parents=True)
+    (tmp_path / "session_latest").symlink_to("/in/the/container/session_2")
+    (folder / "raylet.out").write_text("x" * 30000 + "\nlast line without an end")
+    (folder / "worker-a-b-7.err").write_text("of the life before\n")
+    os.utime(folder / "worker-a-b-7.err", (100, 100))
+    (tmp_path / "secret").write_text("sesame\n")
+    (folder / "gcs_server.out").symlink_to(tmp_path / "secret")
+    (folder / "unknown.txt").write_text("not asked for\n")
+    parts = resources("vllm_cluster.facts.doctor") / "gather"
+    shell = "".join((parts / name).read_text() for name in ("00-frame.sh", "70-ray-files.sh"))
+    shell += f"\nmark={MARK}; ray_directory={tmp_path}; ray_files 1000\n"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
+    found = ray_files(Sections(done.stdout))
+    assert [(file.name, file.lines) for file in found] == [
+        ("raylet.out", ("last line without an end",))
+    ]

@@ -293,6 +293,15 @@ class Recovery:
 
 
 @dataclass(frozen=True)
+class RayFile:
+    """The end of one of Ray's own files. `changed_s`: since the epoch, by the host's clock."""
+
+    name: str
+    changed_s: float
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class HostFacts:
     """Everything that one round trip brought back from one host.
 
@@ -333,6 +342,7 @@ class HostFacts:
     gpus: Gpus = field(default_factory=Gpus)
     rdma: tuple[RdmaPort, ...] = ()
     rank_lines: tuple[str, ...] = ()
+    ray_files: tuple[RayFile, ...] = ()
     generations: Kept = field(default_factory=Kept)
     raylet: Answer = Answer()
     ray: Ray = Ray()

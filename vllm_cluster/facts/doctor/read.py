@@ -54,6 +54,7 @@ def parse(name: str, output: str, *, arrived_s: float | None = None) -> HostFact
         gpus=gpus(sections),
         rdma=read_network.rdma(sections),
         rank_lines=sections.one("ranks").lines,
+        ray_files=read_services.ray_files(sections),
         generations=read_host.generations(sections),
         raylet=read_services.answer(sections.one("raylet")),
         ray=read_services.ray(sections),

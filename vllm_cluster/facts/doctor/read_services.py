@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from vllm_cluster.facts.doctor.model import Answer, Api, Ray, RayNode, Recovery
+from vllm_cluster.facts.doctor.model import Answer, Api, Ray, RayFile, RayNode, Recovery
 from vllm_cluster.facts.doctor.sections import Section, Sections
 
 _METRIC = re.compile(r"^(vllm:\w+|process_start_time_seconds)(?:\{[^}]*\})? ([-+.\deE]+|NaN)$")
@@ -80,3 +80,13 @@ def recovery(sections: Sections) -> dict[str, Recovery]:
         unit: Recovery(gave_up.get(unit, ""), tuple(watchdog.get(unit, ())))
         for unit in {*gave_up, *watchdog}
     }
+
+
+def ray_files(sections: Sections) -> tuple[RayFile, ...]:
+    """Ends of Ray's own files; each line came with a blank before it."""
+    found = []
+    for section in sections.named("ray-file"):
+        changed, _, name = section.argument.partition(" ")
+        lines = tuple(line[1:] for line in section.lines if line.strip())
+        found.append(RayFile(name, float(changed.replace(",", ".")), lines))
+    return tuple(found)

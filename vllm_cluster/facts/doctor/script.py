@@ -23,13 +23,16 @@ SYSTEM_UNITS = (
 )  # fmt: skip
 VERIFY_TIMER = f"{paths.WEIGHTS_VERIFY}.timer"
 DAEMON_JSON = "/etc/docker/daemon.json"
+# Who asks for so much of the journals reads logs, and gets a megabyte of Ray's own files as well.
+_ALL_LOGS = 1000
 
 
 def script(plan: Plan, host: HostPlan, *, salt: str, log_lines: int = 0, deep: bool = False) -> str:
     """Bash that prints all that doctor wants to know of `host`, as root, and changes nothing.
 
     `salt` makes the digests of secrets good for comparing within one run only. `log_lines`: how
-    much of the units' journals to bring beside that of failing ones. `deep`: let DCGM run its
+    much of the units' journals to bring beside that of failing ones; with many, the ends of Ray's
+    own files too. `deep`: let DCGM run its
     short diagnosis too, half a minute a host.
     """
     values = "\n".join(_values(plan, host, salt, log_lines, deep=deep))
@@ -118,6 +121,7 @@ def _values(plan: Plan, host: HostPlan, salt: str, log_lines: int, *, deep: bool
                 "completion_limit": COMPLETION_LIMIT_S,
                 "salt": salt,
                 "log_lines": log_lines,
+                "ray_words": "yes" if log_lines >= _ALL_LOGS else "no",
                 "deep": "yes" if deep else "no",
             }.items()
         ),

@@ -27,6 +27,7 @@ main() {
   kernel_log
   unit_logs
   unit_ends
+  ray_files_in_time
   rank_lines
   begin generations
   if [ -x "$generation_tool" ]; then timeout 5 "$generation_tool" show; fi
