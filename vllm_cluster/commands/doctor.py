@@ -16,9 +16,12 @@ from vllm_cluster.doctor import collective as collectives
 from vllm_cluster.doctor import collective_report, measure, need, report
 from vllm_cluster.doctor import exposure as exposures
 from vllm_cluster.doctor import logs as host_logs
-from vllm_cluster.doctor.examine import examine
+from vllm_cluster.doctor.case import Case
+from vllm_cluster.doctor.checks import rdma
+from vllm_cluster.doctor.examine import examine, shown
 from vllm_cluster.doctor.finding import PLANES
 from vllm_cluster.doctor.network_report import Report, state_file
+from vllm_cluster.facts.doctor import HostFacts
 
 _HELP = """What is wrong with a cluster, in which plane, and the fix.
 
@@ -63,24 +66,31 @@ def check(
     everything: bool, deep: bool, watch: float | None,
 ) -> None:  # fmt: skip
     """Look, print, exit. With --watch print whenever something changed, until interrupted."""
+    _refuse_unknown(file, host)
     last = ""
     while True:
         found = examine(file, deep=deep)
-        unknown = set(host) - set(found.case.plan.hosts)
-        if unknown:
-            names = ", ".join(found.case.plan.hosts)
-            raise click.BadParameter(f"no such host: {', '.join(unknown)}; there are {names}")
         chosen = report.select(found, plane, host)
-        shown = report.dumps(found, chosen) if as_json else report.text(
+        printed = report.dumps(found, chosen) if as_json else report.text(
             found, chosen, everything=everything)  # fmt: skip
         if watch is None:
-            click.echo(shown)
+            click.echo(printed)
             sys.exit(found.exit_code)
         state = repr([(f.id, f.host, f.found) for f, _ in chosen])
         if state != last:
-            click.echo(f"{time.strftime('%H:%M:%S')}\n{shown}")
+            click.echo(f"{time.strftime('%H:%M:%S')}\n{printed}")
         last = state
         time.sleep(watch)
+
+
+def _refuse_unknown(file: Path, hosts: tuple[str, ...]) -> None:
+    """Before any host is asked: a slip of the pen is answered at once."""
+    there = context(file.resolve()).plan.hosts if hosts else {}
+    unknown = [name for name in hosts if name not in there]
+    if unknown:
+        raise click.BadParameter(
+            f"no such host: {', '.join(unknown)}; there are {', '.join(there)}", param_hint="--host"
+        )
 
 
 @command.command("network", help="Measure the links between the hosts; ten seconds a pair.")
@@ -91,14 +101,20 @@ def network(file: Path, *, as_json: bool) -> None:
 
     known = context(file.resolve())
     kept = state_file(known.plan.cluster)
-    before_s, before = measure.last_time(kept)
+    before = measure.last_time(kept)
     # One pair after another: two at once would measure each other.
     measured = [measure.measure(known.cluster, a, b) for a, b in measure.pairs(known.plan)]
     args = known.cluster.description.serve.args
     wanted = need.needs(known.plan, need.config_of(known.source), args) if known.source else []
-    found = Report(measured, wanted, before_s, before)
+    ports = measure.rdma_ports(known.cluster, known.plan)
+    case = Case(
+        known.plan, {name: HostFacts(name, rdma=found) for name, found in ports.items()},
+        description=shown(known.cluster.file),
+    )  # fmt: skip
+    wrong = (*rdma.ports(case), *rdma.errors(case))
+    found = Report(measured, wanted, before, ports, wrong)
     if not all(pair.error for pair in measured):
-        measure.save(kept, measured)
+        measure.save(kept, measured, before)
     _show(found.to_json() if as_json else found.text())
     sys.exit(found.exit_code)
 

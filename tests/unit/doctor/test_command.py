@@ -126,6 +126,12 @@ def test_what_there_is_not_is_bad_input_and_named(
     assert said in done.output
 
 
+def test_a_host_that_there_is_not_is_refused_before_any_is_asked(run: Run) -> None:
+    done = run("doctor", "--host", "nope", cases=())
+    assert done.exit_code == 2
+    assert "no such host: nope; there are node-a, node-b" in done.output
+
+
 def test_watching_prints_when_something_changes_and_not_before(run: Run) -> None:
     cases = (sound(), sound(), bad(), bad(), sound())
     done = run("doctor", "--watch", "5", cases=cases)

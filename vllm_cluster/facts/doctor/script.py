@@ -137,3 +137,11 @@ def _program() -> str:
     folder = resources("vllm_cluster.facts.doctor") / "gather"
     parts = sorted((part for part in folder.iterdir()), key=lambda part: part.name)
     return "\n".join(part.read_text(encoding="utf-8") for part in parts)
+
+
+def rdma_script() -> str:
+    """Bash that prints the RDMA ports of a host and nothing else."""
+    folder = resources("vllm_cluster.facts.doctor") / "gather"
+    parts = (folder / name for name in ("00-frame.sh", "15-rdma.sh"))
+    text = "\n".join(part.read_text(encoding="utf-8") for part in parts)
+    return f"mark={shlex.quote(MARK)}\n{text}\ninfiniband </dev/null\nbegin end\n"
