@@ -7,11 +7,14 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from vllm_cluster.weights.agent import commands
 from vllm_cluster.weights.agent.adopt import Adoption, adopt
-from vllm_cluster.weights.agent.check import glance, read_everything
+from vllm_cluster.weights.agent.check import Findings, glance, read_everything
+from vllm_cluster.weights.agent.cli import main
 from vllm_cluster.weights.agent.errors import WeightsError
 from vllm_cluster.weights.agent.layout import Layout, Placed, job_lock
 from vllm_cluster.weights.agent.publish import pin, prune, remove, stamp_of, unpin, write_stamps
@@ -98,6 +101,44 @@ def test_what_is_written_while_it_is_read_does_not_pass_for_read(placed: Placed)
     flip(path, 0)
     write_stamps(placed.directory, placed.manifest, found.bad, found.stamps)
     assert glance(placed).suspect == [SHARD]
+
+
+def verified(layout: Layout, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    status = main(["--root", str(layout.root), "verify"])
+    return status, capsys.readouterr().out
+
+
+def test_what_is_mended_while_it_is_read_keeps_its_new_stamp(
+    layout: Layout,
+    placed: Placed,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = placed.directory / SHARD
+    flip(path, 300_000)
+    write_stamps(placed.directory, placed.manifest)  # rotten: no stamp tells
+
+    def mend_at_the_end(*words: Any) -> Findings:
+        found = read_everything(*words)
+        flip(path, 300_000)
+        write_stamps(placed.directory, placed.manifest)
+        return found
+
+    monkeypatch.setattr(commands, "read_everything", mend_at_the_end)
+    status, out = verified(layout, capsys)
+    assert glance(placed).ok, "the unit starts"
+    assert (status, f"{SHARD}: was mended while this was read" in out) == (0, True)
+
+
+def test_what_rotted_loses_its_stamp_though_others_work_on_the_copy(
+    layout: Layout, placed: Placed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flip(placed.directory / SHARD, 300_000)
+    write_stamps(placed.directory, placed.manifest)
+    with job_lock(layout, placed.key):
+        status, out = verified(layout, capsys)
+    assert glance(placed).suspect == [SHARD]
+    assert (status, f"process {os.getpid()} works on it" in out) == (4, True)
 
 
 def test_what_was_given_up_a_week_ago_goes_with_the_next_placement(

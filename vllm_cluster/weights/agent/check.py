@@ -8,7 +8,7 @@ import mmap
 import os
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +32,7 @@ class Findings:
     damaged: dict[str, list[int]] = field(default_factory=dict)  # path: numbers of bad chunks
     read_bytes: int = 0
     stamps: dict[str, Stamp] = field(default_factory=dict)  # of what was read, from before that
+    noted: dict[str, Stamp] = field(default_factory=dict)  # what was verified before the reading
 
     @property
     def ok(self) -> bool:
@@ -41,6 +42,13 @@ class Findings:
     def bad(self) -> set[str]:
         """The files that may not be noted as right."""
         return {*self.damaged, *self.missing, *self.wrong_size, *self.suspect}
+
+    def forget(self, mended: Collection[str]) -> None:
+        """These files were mended after they were read: what was found in them is over."""
+        self.missing = [path for path in self.missing if path not in mended]
+        self.wrong_size = [path for path in self.wrong_size if path not in mended]
+        self.suspect = [path for path in self.suspect if path not in mended]
+        self.damaged = {p: numbers for p, numbers in self.damaged.items() if p not in mended}
 
     def sentences(self, chunk_bytes: int) -> list[str]:
         """One line a file, as a person wants it."""
@@ -113,7 +121,9 @@ def read_everything(
     What was only touched is no finding when its bytes are right, but what is written to while it
     is read is one. `progress` is told the bytes of each chunk as it is done.
     """
+    noted = read_stamps(placed.directory)
     found = glance(placed)
+    found.noted = noted
     found.suspect = []
     found.stamps = _stamps(placed)
     absent = set(found.missing)

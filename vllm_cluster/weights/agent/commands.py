@@ -22,12 +22,13 @@ from vllm_cluster.weights.agent.layout import (
     adoption_key,
     job_lock,
     key_for,
+    lock_holder,
     write_file,
     write_json,
 )
 from vllm_cluster.weights.agent.looks import NOT_WHOLE, telling
 from vllm_cluster.weights.agent.part import Part, threads
-from vllm_cluster.weights.agent.publish import pin, remove, unpin, users_of, write_stamps
+from vllm_cluster.weights.agent.publish import pin, remove, unpin, users_of, write_stamps_read
 from vllm_cluster.weights.agent.state import all_states, read_state
 from vllm_cluster.weights.manifest import MANIFEST_SUMMARY_CHARS
 
@@ -144,9 +145,19 @@ def _verify_one(layout: Layout, key: str, *, as_json: bool) -> Answer:
     found = read_everything(placed, threads(), count)
     if not placed.directory.exists():
         return 0, {"key": key, "ok": True, "lines": [f"{key} was removed meanwhile"]}
+    mended: set[str] = set()
     with suppress(OSError):  # a read-only root can be verified too
-        write_stamps(placed.directory, placed.manifest, found.bad, found.stamps)
-    return _found(layout, placed, found)
+        mended = write_stamps_read(
+            placed.directory, placed.manifest,
+            bad=found.bad, read=found.stamps, noted=found.noted,
+        )  # fmt: skip
+    found.forget(mended)
+    code, answer = _found(layout, placed, found)
+    told = [f"{path}: was mended while this was read" for path in sorted(mended)]
+    holder = lock_holder(layout, key)
+    if code and holder is not None:
+        told.append(f"{key}: process {holder} works on it; what it mends, the next reading sees")
+    return code, {**answer, "lines": [*answer["lines"], *told]}
 
 
 def list_models(layout: Layout, _options: Namespace) -> Answer:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from vllm_cluster.weights.agent.errors import WeightsError
@@ -34,6 +35,17 @@ def stamp_of(path: Path) -> Stamp:
     return (info.st_size, info.st_mtime_ns, info.st_ctime_ns)
 
 
+@contextmanager
+def alone_in(directory: Path) -> Iterator[None]:
+    """One process of this host at a time; the kernel gives it back when a process is killed."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
 def write_stamps(
     directory: Path,
     manifest: Manifest,
@@ -45,13 +57,50 @@ def write_stamps(
     `read` is how they looked before somebody read them, so that what was written to meanwhile does
     not pass for what was read; the others look as they do now.
     """
-    skipped, before = set(leave_out), read or {}
+    with alone_in(directory / META_DIR):
+        _write_stamps(directory, manifest, leave_out, read or {})
+
+
+def _write_stamps(
+    directory: Path, manifest: Manifest, leave_out: Iterable[str], before: Mapping[str, Stamp]
+) -> None:
+    skipped = set(leave_out)
     stamps = {
         entry.path: before.get(entry.path) or stamp_of(directory / entry.path)
         for entry in manifest.files
         if entry.path not in skipped
     }
     write_json(directory / META_DIR / STAMPS_FILE, stamps)
+
+
+def write_stamps_read(
+    directory: Path,
+    manifest: Manifest,
+    *,
+    bad: Iterable[str],
+    read: Mapping[str, Stamp],
+    noted: Mapping[str, Stamp],
+) -> set[str]:
+    """Note what a reading found which took no job's lock. Returns what was mended meanwhile.
+
+    `noted` are the stamps from before it. A file whose stamp is another by now, and which looks so,
+    was verified later than we read it: what we read of it is no news, good or bad.
+    """
+    with alone_in(directory / META_DIR):
+        later = {
+            path: stamp
+            for path, stamp in read_stamps(directory).items()
+            if stamp != noted.get(path) and stamp == _stamp_or_none(directory / path)
+        }
+        _write_stamps(directory, manifest, set(bad) - later.keys(), {**read, **later})
+    return set(bad) & later.keys()
+
+
+def _stamp_or_none(path: Path) -> Stamp | None:
+    try:
+        return stamp_of(path)
+    except OSError:
+        return None
 
 
 def read_stamps(directory: Path) -> dict[str, Stamp]:
