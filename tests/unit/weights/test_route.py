@@ -144,6 +144,58 @@ def test_a_slow_peer_is_tried_again_later_and_left_alone_longer_each_time() -> N
     assert world.route.current == NEAR
 
 
+def slow_replacement() -> World:
+    """near is dead, middle takes its place and is slow; first has all."""
+    world = World(known_bytes_s=100e6)
+    world.states["near"] = None
+    world.states["middle"] = {"phase": "fetching", "have": 60}
+    world.states["first"] = {"phase": "serving", "have": 900}
+    world.run(7, refused=True)
+    assert world.route.current == MIDDLE
+    world.run(28, have=59, rate=10e6)
+    assert world.route.current == FIRST, "the trial"
+    world.run(10, have=200, rate=95e6)
+    assert world.route.current == MIDDLE, "measured again"
+    return world
+
+
+def test_a_slow_replacement_of_a_dead_peer_is_passed_by_too() -> None:
+    world = slow_replacement()
+    world.run(11, have=210, rate=12e6)
+    assert world.route.current == FIRST
+    assert world.route.passed["middle"] == "slow: 12.0 MB/s, 95.0 MB/s from first"
+    assert world.route.passed["near"] == "Connection refused"
+    world.states["near"] = {"phase": "fetching", "have": 500}
+    world.run(10, have=300, rate=95e6)
+    assert world.route.current == NEAR, "the preferred one is gone back to as ever"
+
+
+def test_a_replacement_whose_uplink_others_left_meanwhile_was_not_at_fault() -> None:
+    world = slow_replacement()
+    world.run(11, have=210, rate=80e6)
+    assert world.route.current == MIDDLE
+    assert list(world.route.passed) == ["near"]
+
+
+def test_a_dead_peer_after_the_slow_one_is_stepped_over() -> None:
+    world = slow_world()
+    world.states["middle"] = None
+    world.states["first"] = {"phase": "serving", "have": 500}
+    world.run(26, have=59, rate=10e6)
+    assert world.route.current == FIRST
+    world.run(11, have=300, rate=95e6)
+    assert "slow: 10.0 MB/s, 95.0 MB/s from first" in world.route.passed["near"]
+
+
+def test_one_that_has_no_more_than_we_is_no_peer_to_try() -> None:
+    world = World(known_bytes_s=100e6)
+    world.states["near"] = {"phase": "serving", "have": 900}
+    world.states["middle"] = world.states["first"] = {"phase": "fetching", "have": 40}
+    for _ in range(100):
+        world.run(1, have=50, rate=10e6)
+        assert world.route.current == NEAR
+
+
 def test_every_peer_dead_keeps_the_preferred_and_says_what_is_wrong_with_each() -> None:
     world = World()
     world.states = dict.fromkeys(world.states)

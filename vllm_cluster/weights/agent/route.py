@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vllm_cluster.weights.agent.wire import Peer
 
@@ -51,9 +51,13 @@ class _View:
 
 @dataclass
 class _Trial:
+    """First with `other`. A suspect that is itself a replacement is measured again after that."""
+
     start: float
     before_bytes_s: float
     suspect: int
+    other: int
+    other_bytes_s: float | None = None  # known: it is the suspect's turn again
 
 
 @dataclass
@@ -113,9 +117,7 @@ class Route:
             self._end_trial(now, rate_bytes_s)
         elif now - self._looked_at >= self.tuning.return_s:
             self._looked_at = now
-            if self._index > 0:
-                self._return(now, probe)
-            else:
+            if not self._return(now, probe):
                 self._suspect_slow(now, have, rate_bytes_s, probe)
 
     # -- dead ----------------------------------------------------------------------------------
@@ -136,9 +138,9 @@ class Route:
             self._views[index].why = "does not answer" if state is None else "gave up"
             self._views[index].answers = 0
 
-    def _return(self, now: float, probe: Probe) -> None:
+    def _return(self, now: float, probe: Probe) -> bool:
         """Back to a better peer that answers again, be it behind us: together we would load the
-        next one's uplink twice, and it gets ahead of us faster alone."""
+        next one's uplink twice, and it gets ahead of us faster alone. False: there is none."""
         for index in range(self._index):
             view = self._views[index]
             if view.left_alone_until > now:
@@ -152,44 +154,70 @@ class Route:
                 view.failing_since = None
                 self.passed.pop(self.peers[index].name, None)
                 self._go(index, now)
-                return
+                return True
+        return False
 
     # -- slow ----------------------------------------------------------------------------------
 
     def _suspect_slow(self, now: float, have: int, rate_bytes_s: float, probe: Probe) -> None:
         """Start a trial with the next peer when the current one is what holds us up."""
-        slow = (
-            len(self.peers) > 1
-            and rate_bytes_s < self.known_bytes_s / 3
+        other = None
+        if (
+            rate_bytes_s < self.known_bytes_s / 3
             and self._views[self._index].left_alone_until <= now
-        )
-        if slow:
-            own, above = probe(self.peers[self._index]), probe(self.peers[self._index + 1])
-            slow = own is not None and above is not None and _holds_up(own, above, have)
-        if not slow:
+        ):
+            other = self._instead(now, have, probe)
+        if other is None:
             self._slow_since = None
         elif self._slow_since is None:
             self._slow_since = now
         elif now - self._slow_since >= self.tuning.slow_s:
-            self._trial = _Trial(now, rate_bytes_s, self._index)
+            self._trial = _Trial(now, rate_bytes_s, self._index, other)
             self.passed[self.current.name] = (
-                f"slow: {rate_bytes_s / 1e6:.1f} MB/s; trying {self.peers[self._index + 1].name}"
+                f"slow: {rate_bytes_s / 1e6:.1f} MB/s; trying {self.peers[other].name}"
             )
-            self._go(self._index + 1, now)
+            self._go(other, now)
+
+    def _instead(self, now: float, have: int, probe: Probe) -> int | None:
+        """The next peer that answers, if the current one lags behind it or we behind the current
+        one. A dead one in between must not keep us at a slow one."""
+        own = probe(self.current)
+        if own is None:
+            return None
+        for index in range(self._index + 1, len(self.peers)):
+            if self._views[index].left_alone_until > now:
+                continue
+            above = probe(self.peers[index])
+            if above is not None and above.get("phase") not in GONE:
+                return index if _holds_up(own, above, have) else None
+        return None
 
     def _end_trial(self, now: float, rate_bytes_s: float) -> None:
         trial = self._trial
         if trial is None or now - trial.start < self.tuning.trial_s:
             return
+        if trial.other_bytes_s is None:
+            faster = rate_bytes_s > 1.5 * trial.before_bytes_s
+            if faster and trial.suspect > 0:
+                # A replacement serves its own successor too, and others that fell back to it: they
+                # may have gone meanwhile, for a trial as we did. Judged is what it gives now.
+                self._trial = replace(trial, start=now, other_bytes_s=rate_bytes_s)
+                self._go(trial.suspect, now)
+                return
+            suspect_bytes_s, other_bytes_s = trial.before_bytes_s, rate_bytes_s
+        else:
+            suspect_bytes_s, other_bytes_s = rate_bytes_s, trial.other_bytes_s
+            faster = other_bytes_s > 1.5 * suspect_bytes_s
         self._trial = None
         view = self._views[trial.suspect]
         view.times_slow += 1
         view.left_alone_until = now + self.tuning.hold_s * 2 ** (view.times_slow - 1)
-        if rate_bytes_s > 1.5 * trial.before_bytes_s:
+        if faster:
             self.passed[self.peers[trial.suspect].name] = (
-                f"slow: {trial.before_bytes_s / 1e6:.1f} MB/s,"
-                f" {rate_bytes_s / 1e6:.1f} MB/s from {self.current.name}"
+                f"slow: {suspect_bytes_s / 1e6:.1f} MB/s,"
+                f" {other_bytes_s / 1e6:.1f} MB/s from {self.peers[trial.other].name}"
             )
+            self._go(trial.other, now)
         else:  # not its fault
             self.passed.pop(self.peers[trial.suspect].name, None)
             self._go(trial.suspect, now)
@@ -203,9 +231,10 @@ class Route:
 
 
 def _holds_up(own: dict[str, object], above: dict[str, object], have: int) -> bool:
-    """Whether the peer lags behind the one above it, or we behind the peer, by 16 chunks."""
+    """Whether the peer lags behind the one above it, or we behind the peer, by 16 chunks. One that
+    has no more than we could give nothing in a trial: often it is behind us and fetches from us."""
     counts = [state.get("have") for state in (own, above)]
     if not all(isinstance(count, int) for count in counts):
         return False
     own_have, above_have = (int(str(count)) for count in counts)
-    return above_have - own_have >= 16 or own_have - have >= 16
+    return above_have > have and (above_have - own_have >= 16 or own_have - have >= 16)
