@@ -13,6 +13,7 @@ import pytest
 from tests.unit.doctor.cases import changed, first, ids, sound
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.checks import findings
+from vllm_cluster.doctor.finding import Step
 from vllm_cluster.doctor.reach import Silence
 from vllm_cluster.facts.doctor.model import (
     Answer,
@@ -434,7 +435,12 @@ def test_a_file_of_the_model_that_was_written_to() -> None:
     model = replace(facts.model, hashes={"config.json": "f" * 64})
     case = changed(sound(), "node-b", model=model)
     assert first(case).id == "model.corrupt"
-    assert command(case).endswith("/config.json")
+    # the bad pieces alone, from the other hosts, and no shard of 5 GB for one byte
+    mend = Step("here", f"vllm-cluster weights verify {case.description}")
+    assert first(case).fix == (mend,)
+    weights = replace(case.plan.weights, storage="nfs")
+    case = replace(case, plan=replace(case.plan, weights=weights))
+    assert [step.on for step in first(case).fix] == ["by hand", "here"]
 
 
 def test_the_monthly_reading_that_found_other_bytes_is_told_with_its_words() -> None:

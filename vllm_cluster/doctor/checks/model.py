@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vllm_cluster.doctor.case import Case
-from vllm_cluster.doctor.finding import HERE, Finding, Step, on
+from vllm_cluster.doctor.finding import HERE, Finding, Step, by_hand, on
 from vllm_cluster.facts.doctor.model import HostFacts
 from vllm_cluster.facts.doctor.script import VERIFY_TIMER
 from vllm_cluster.plan import HostPlan, paths
@@ -58,14 +58,12 @@ def _files(case: Case, host: HostPlan, facts: HostFacts) -> Iterator[Finding]:
     bad = [name for name, digest in facts.model.hashes.items()
            if name in expected and digest != expected[name].sha256]  # fmt: skip
     if bad:
-        # The deploy trusts names and sizes; without the damaged file it fetches that one.
-        remove = " ".join(f"{path}/{name}" for name in bad)
         yield Finding(
             "model.corrupt", "model", host.name,
             expected=f"{bad[0]} with SHA-256 {expected[bad[0]].sha256[:16]}…",
             found=f"{facts.model.hashes[bad[0]][:16]}…: it was written to after it was verified",
             evidence=f"sha256sum {path}/{bad[0]}: {facts.model.hashes[bad[0]]}",
-            fix=(Step(host.name, f"rm {remove}"), *case.run_deploy()),
+            fix=_bytes_back(case, f"{path}/{bad[0]}"),
         )  # fmt: skip
     if case.model_id and facts.model.manifest and facts.model.manifest != case.model_id:
         yield Finding(
@@ -75,6 +73,15 @@ def _files(case: Case, host: HostPlan, facts: HostFacts) -> Iterator[Finding]:
             evidence=f"sha256sum {path}/.vllm-cluster/manifest.json: {facts.model.manifest}",
             fix=case.run_deploy(),
         )  # fmt: skip
+
+
+def _bytes_back(case: Case, file: str) -> tuple[Step, ...]:
+    """Reads all of it and fetches the bad pieces alone from the other hosts; of a share, which is
+    its owner's, it only says what differs."""
+    mend = Step(HERE, f"vllm-cluster weights verify {case.description}")
+    if case.plan.weights.copied:
+        return (mend,)
+    return (*by_hand(f"put the right {file} back on the server of that share"), mend)
 
 
 def verified(case: Case) -> Iterator[Finding]:
