@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vllm_cluster.control.context import Context
@@ -25,6 +25,8 @@ def place_aside(run: Run, remotes: Sequence[Remote]) -> tuple[str, dict[str, str
     failed = {name: str(error) for name, error in silent.items()}
     wanted = known.plan.weights.identity
     good = {n: s for n, s in seen.items() if s.identity and s.identity == (wanted or s.identity)}
+    if any(_unproven(s, wanted) for s in seen.values()):
+        good = {}  # one read wrong bytes, which the others' notes do not tell: it is read again
     if len({s.identity for s in good.values()}) > 1:
         told = ", ".join(f"{n} has {s.identity[:16]}" for n, s in good.items())
         words = f"the hosts know different models: {told}"
@@ -39,6 +41,18 @@ def place_aside(run: Run, remotes: Sequence[Remote]) -> tuple[str, dict[str, str
     failed |= {name: str(error) for name, error in gone.items()}
     # not the one that just read it
     others = [r for r in others if r.name in now and now[r.name].identity != identity]
+    return identity, failed | give(known, others, notes, identity)
+
+
+def _unproven(seen: Seen, wanted: str) -> bool:
+    copy = seen.copy or {}
+    return bool(copy.get("unproven")) and copy.get("identity") == (wanted or copy.get("identity"))
+
+
+def give(
+    known: Context, remotes: Sequence[Remote], notes: Mapping[str, Any], identity: str
+) -> dict[str, str]:
+    """Give the notes of the host that read the model to others: why one did not take them."""
     text = json.dumps(notes).encode()
 
     def take(remote: Remote) -> None:
@@ -48,8 +62,27 @@ def place_aside(run: Run, remotes: Sequence[Remote]) -> tuple[str, dict[str, str
         if answer["lines"]:
             raise HostError(remote.name, "; ".join(answer["lines"][:3]))
 
-    _, wrong = on_all(others, take)
-    return identity, failed | {name: str(error) for name, error in wrong.items()}
+    _, wrong = on_all(remotes, take)
+    return {name: str(error) for name, error in wrong.items()}
+
+
+def withdraw(
+    known: Context, remotes: Sequence[Remote], found: Mapping[str, str], identity: str
+) -> dict[str, str]:
+    """Tell others which bytes were read, so that no unit starts with wrong ones: who does not know.
+
+    Names, sizes and times are still the same there.
+    """
+    text = json.dumps(found).encode()
+
+    def hear(remote: Remote) -> None:
+        remote.look()  # brings the agent where it is missing
+        remote.agent("note", "--found", "--identity", identity, *_words(known), stdin=text)
+
+    _, lost = on_all(remotes, hear)
+    return {
+        name: f"{error}; its units may start with the wrong bytes" for name, error in lost.items()
+    }
 
 
 def _words(known: Context) -> tuple[str, ...]:
@@ -89,6 +122,10 @@ def _notes(
     for answer in first.lines(*asked):
         if "phase" in answer:
             run.show.state(first.name, answer)
+    if "found" in answer:
+        others = [r for r in remotes if r.name in seen and r.name != first.name]
+        withdraw(known, others, answer["found"], weights.identity)
     if "notes" not in answer:
-        raise HostError(first.name, "the agent said nothing")
+        words = "; ".join(answer.get("lines", [])) or "the agent said nothing"
+        raise HostError(first.name, words)
     return answer["notes"], str(answer["identity"])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from vllm_cluster.control.context import Context
+from vllm_cluster.placing.aside import give, withdraw
 from vllm_cluster.placing.place import Outcome, alone, place, remotes_of
 from vllm_cluster.placing.remote import Remote, on_all
 from vllm_cluster.placing.run import Say
@@ -40,7 +41,9 @@ def verify(
     if not weights.copied:
         remotes = remotes[:1]  # one file system, which one host reads
 
-    _read(known, remotes, say, out, in_place=in_place)
+    answers = _read(known, remotes, say, out, in_place=in_place)
+    if not weights.copied:
+        _tell(known, names, answers, out)
     # A share is its owner's: nothing of ours mends what lies there.
     if not (repair and weights.copied and (out.damaged or out.failed)):
         out.failed |= {name: f"{name}: {lines[0]}" for name, lines in out.damaged.items()}
@@ -64,8 +67,8 @@ def verify(
 
 def _read(
     known: Context, remotes: Sequence[Remote], say: Say, out: Verified, *, in_place: bool
-) -> None:
-    """Let the hosts read all of it; what they find goes to `out`."""
+) -> dict[str, dict[str, Any]]:
+    """Let the hosts read all of it; what they find goes to `out`. Returns their answers."""
     show, weights = Show(say, in_place=in_place), known.plan.weights
 
     def read(remote: Remote) -> dict[str, Any]:
@@ -93,6 +96,27 @@ def _read(
             out.whole.append(name)
         else:
             out.damaged[name] = list(answer["lines"])
+    return answers
+
+
+def _tell(
+    known: Context,
+    names: Collection[str] | None,
+    answers: Mapping[str, Mapping[str, Any]],
+    out: Verified,
+) -> None:
+    """What one host read of a file system that all see holds for the others too."""
+    identity = known.plan.weights.identity
+    for answer in answers.values():
+        if "found" in answer:
+            others = [r for r in remotes_of(known) if r.name not in answers]
+            out.failed |= withdraw(known, others, answer["found"], identity)
+        elif "notes" in answer:
+            others = [r for r in remotes_of(known, names) if r.name not in answers]
+            seen, silent = on_all(others, lambda remote: remote.look())
+            out.failed |= {name: str(error) for name, error in silent.items()}
+            lack = [r for r in others if r.name in seen and seen[r.name].identity != identity]
+            out.failed |= give(known, lack, answer["notes"], identity)
 
 
 def _mend(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from vllm_cluster.placing import first, verify
+from vllm_cluster.placing import aside, first, verify
 from vllm_cluster.placing import place as place_module
 from vllm_cluster.placing.place import Outcome
 from vllm_cluster.placing.remote import HostError, Remote
@@ -31,8 +32,15 @@ class FakeRemote:
     def __init__(self, name: str, *answers: dict[str, Any] | str) -> None:
         self.name, self.answers = name, list(answers)
 
+        self.told: list[tuple[tuple[str, ...], Any]] = []
+        self.seen = WHOLE
+
     def look(self) -> Seen:
-        return WHOLE
+        return self.seen
+
+    def agent(self, *words: str, stdin: bytes = b"", **_more: float) -> dict[str, Any]:
+        self.told.append((words, json.loads(stdin)))
+        return {"lines": []}
 
     def lines(self, *_words: str) -> Iterator[dict[str, Any]]:
         answer = self.answers.pop(0)
@@ -77,6 +85,43 @@ def test_a_share_whose_bytes_are_wrong_is_not_called_whole(run: Any) -> None:
     out = run([FakeRemote("a", "/m is b, the cluster's is a")], copied=False)
     assert out.failed == {"a": "a: /m is b, the cluster's is a"}
     assert out.whole == []
+
+
+def test_wrong_bytes_on_a_share_are_told_to_every_host_and_right_ones_too(run: Any) -> None:
+    sums = {"s": "f" * 64}
+    wrong = {"ok": False, "found": sums, "lines": ["/m is b, the cluster's is a"]}
+    hosts = [FakeRemote("a", wrong), FakeRemote("b")]
+    out = run(hosts, copied=False)
+    assert out.failed == {"a": "a: /m is b, the cluster's is a"}
+    [(words, given)] = hosts[1].told
+    assert (words[:2], given) == (("note", "--found"), sums)
+
+    notes = {"manifest": "m", "stamps": {}}
+    hosts = [FakeRemote("a", {"notes": notes, "total_bytes": 5}), FakeRemote("b"), FakeRemote("c")]
+    hosts[1].seen = Seen("x", {"identity": IDENTITY, "ok": False, "unproven": ["s"]})
+    out = run(hosts, copied=False)
+    assert (out.whole, out.failed) == (["a"], {})
+    [(words, given)] = hosts[1].told
+    assert (words[:2], given) == (("note", "--given"), notes)
+    assert hosts[2].told == [], "that one knows it"
+
+
+def test_notes_of_a_host_do_not_outweigh_wrong_bytes_that_another_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    doubting = Seen("x", {"identity": IDENTITY, "ok": False, "unproven": ["s"]})
+    wrong = {"ok": False, "found": {"s": "f" * 64}, "lines": ["/m is b"]}
+    hosts: list[Any] = [FakeRemote("a", wrong), FakeRemote("b")]
+    hosts[0].seen = doubting
+    monkeypatch.setattr(Remote, "look", FakeRemote.look)
+    monkeypatch.setattr(aside, "readers_of", lambda *_words: [])
+    plan = known(copied=False)
+    plan.plan.weights.root = "/m"
+    plan.cluster = SimpleNamespace(description=None)
+    told: Any = SimpleNamespace(known=plan, say=quiet, show=None)
+    identity, failed = aside.place_aside(told, hosts)
+    assert (identity, failed) == ("", {"a": "a: /m is b", "b": "a: /m is b"})
+    assert hosts[1].told[0][0][:2] == ("note", "--found")
 
 
 def test_a_host_that_could_not_read_is_read_again_before_it_is_whole(run: Any) -> None:

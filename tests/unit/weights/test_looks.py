@@ -193,6 +193,40 @@ def test_another_host_takes_the_notes_when_it_sees_the_same_files(
     assert take() == 4
 
 
+def test_no_unit_starts_with_a_model_of_others_that_was_read_with_wrong_bytes(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk of the server flipped them: name, size and times are as they were."""
+    named = ("--model", MODEL, "--revision", REVISION)
+    answer = host("note", *named, *aside(host))[1]
+    identity = ("--identity", answer["identity"])
+    other = ("--path", str(host.source), "--notes", str(host.base / "others"))
+    monkeypatch.setattr("sys.stdin", StringIO(json.dumps(answer["notes"])))
+    assert host("note", *named, *other, "--given", *identity)[0] == 0
+    shard = host.source / "m.safetensors"
+    before = shard.stat()
+    shard.write_bytes(b"x" * 500_000)
+    os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert host.check(*aside(host), *identity)[0] == 0, "a glance cannot know"
+
+    status, found, err = host("note", *named, *aside(host), *identity)
+    assert status == 4
+    assert "other than when they were noted: m.safetensors" in err
+    why = "m.safetensors: held wrong bytes when it was last read, or was not read yet"
+    status, _, err = host.check(*aside(host), *identity)
+    assert (status, err) == (4, f"{why}\n")
+    assert host.look(*aside(host))["copy"]["unproven"] == ["m.safetensors"]
+    # ... and on the host that did not read it
+    assert host.check(*other, *identity)[0] == 0
+    monkeypatch.setattr("sys.stdin", StringIO(json.dumps(found["found"])))
+    assert host("note", *named, *other, "--found", *identity)[0] == 0
+    assert host.check(*other, *identity)[2] == f"{why}\n"
+
+    shard.write_bytes(b"w" * 500_000)
+    assert host("note", *named, *aside(host), *identity)[0] == 0
+    assert host.check(*aside(host), *identity)[0] == 0
+
+
 # -- read on the control machine ------------------------------------------------------------------
 
 

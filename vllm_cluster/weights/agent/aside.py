@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,18 @@ class Aside:
         write_file(self.folder / MANIFEST_FILE, manifest.encoded)
         write_json(self.folder / STAMPS_FILE, stamps)
 
+    def withdraw(self, sums: Mapping[str, str], identity: str) -> None:
+        """Forget how the files looked that hold other bytes than noted, by a reading's `sums`: no
+        name, size or time tells of them, and no unit may start with them."""
+        try:
+            manifest, stamps = self.known()
+        except WeightsError:
+            return  # nothing to go by: no unit starts as it is
+        if manifest.identity == identity:
+            right = {e.path for e in manifest.files if sums.get(e.path) == e.sha256}
+            kept = {path: stamp for path, stamp in stamps.items() if path in right}
+            write_json(self.folder / STAMPS_FILE, kept)
+
 
 def glance_aside(aside: Aside, manifest: Manifest, stamps: Stamps) -> Findings:
     """Names, sizes and times of writing against the notes; reads no weights."""
@@ -78,6 +90,7 @@ def glance_aside(aside: Aside, manifest: Manifest, stamps: Stamps) -> Findings:
             found.wrong_size.append(entry.path)
         elif stamps.get(entry.path) != (file.size_bytes, file.mtime_ns):
             found.suspect.append(entry.path)
+    found.unproven = [path for path in found.suspect if path not in stamps]
     found.added = sorted(there)
     return found
 

@@ -23,12 +23,14 @@ _RWF_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 @dataclass
 class Findings:
-    """What differs, by path. `suspect` files have the right size but were touched since."""
+    """What differs, by path. `suspect` files have the right size but were touched since; of those,
+    `unproven` ones have no stamp at all."""
 
     missing: list[str] = field(default_factory=list)
     wrong_size: list[str] = field(default_factory=list)
     added: list[str] = field(default_factory=list)
     suspect: list[str] = field(default_factory=list)
+    unproven: list[str] = field(default_factory=list)
     damaged: dict[str, list[int]] = field(default_factory=dict)  # path: numbers of bad chunks
     read_bytes: int = 0
     stamps: dict[str, Stamp] = field(default_factory=dict)  # of what was read, from before that
@@ -55,7 +57,13 @@ class Findings:
         lines = [f"{path}: the file is missing" for path in self.missing]
         lines += [f"{path}: the size is not the manifest's" for path in self.wrong_size]
         lines += [f"{path}: not part of the model, was added" for path in self.added]
-        lines += [f"{path}: was written to after it was verified" for path in self.suspect]
+        unproven = set(self.unproven)
+        lines += [
+            f"{path}: held wrong bytes when it was last read, or was not read yet"
+            if path in unproven
+            else f"{path}: was written to after it was verified"
+            for path in self.suspect
+        ]
         for path, numbers in self.damaged.items():
             places = ", ".join(str(number * chunk_bytes) for number in numbers[:5])
             more = " and more" if len(numbers) > 5 else ""
@@ -72,6 +80,7 @@ class Findings:
             "wrong_size": self.wrong_size,
             "added": self.added,
             "suspect": self.suspect,
+            "unproven": self.unproven,
             "damaged": self.damaged,
             "read_bytes": self.read_bytes,
         }
@@ -93,6 +102,7 @@ def glance(placed: Placed) -> Findings:
             found.wrong_size.append(entry.path)
         elif stamps.get(entry.path) != stamp_of(path):
             found.suspect.append(entry.path)
+    found.unproven = [path for path in found.suspect if path not in stamps]
     found.added = sorted(_plain_names(placed.directory) - known)
     return found
 
@@ -124,7 +134,7 @@ def read_everything(
     noted = read_stamps(placed.directory)
     found = glance(placed)
     found.noted = noted
-    found.suspect = []
+    found.suspect, found.unproven = [], []
     found.stamps = _stamps(placed)
     absent = set(found.missing)
     names = [entry.path for entry in placed.manifest.files]

@@ -173,6 +173,7 @@ def _add_looks(verb: Callable[[str, Any, str], argparse.ArgumentParser]) -> None
         added.add_argument("--notes", help="where this host keeps what it knows of it")
         added.add_argument("--pin", help="the unit that is about to use it")
         added.add_argument("--given", action="store_true", help="another host's notes on stdin")
+        added.add_argument("--found", action="store_true", help="the bytes another host found")
     added = verb("room", looks.make_room, "is there room for a push, on the right disk?")
     added.add_argument("--into", type=Path, required=True)
     added.add_argument("--bytes", type=int, required=True)

@@ -85,7 +85,8 @@ def _placed(layout: Layout, options: Namespace) -> Placed:
 
 
 def note_model(_layout: Layout, options: Namespace) -> Answer:
-    """Read a model that others placed, once; or take the notes of a host that did."""
+    """Read a model that others placed, once; or take from a host that did what it noted, or which
+    bytes it found."""
     from vllm_cluster.weights.agent.aside import read_aside, take_notes  # noqa: PLC0415
 
     aside = _aside(options)
@@ -95,13 +96,20 @@ def note_model(_layout: Layout, options: Namespace) -> Answer:
         if not found.ok:
             print("\n".join(lines), file=sys.stderr)
         return (0 if found.ok else NOT_WHOLE), {"identity": manifest.identity, "lines": lines}
+    if options.found:
+        aside.withdraw(json.load(sys.stdin), options.identity)
+        return 0, {"lines": []}
     manifest, stamps = read_aside(aside, threads(), telling(options.json))
     if options.identity and options.identity != manifest.identity:
-        raise WeightsError(
+        words = (
             f"{aside.directory} is {manifest.identity[:MANIFEST_SUMMARY_CHARS]},"
             f" the cluster's is {options.identity[:MANIFEST_SUMMARY_CHARS]}"
             f"{_what_differs(aside, manifest, options.identity)}"
         )
+        print(words, file=sys.stderr)
+        sums = {entry.path: entry.sha256 for entry in manifest.files}
+        aside.withdraw(sums, options.identity)
+        return NOT_WHOLE, {"ok": False, "found": sums, "lines": [words]}
     aside.note(manifest, stamps)
     answer = {
         "identity": manifest.identity, "total_bytes": manifest.total_bytes,
