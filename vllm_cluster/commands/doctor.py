@@ -22,6 +22,7 @@ from vllm_cluster.doctor.examine import examine, shown
 from vllm_cluster.doctor.finding import PLANES
 from vllm_cluster.doctor.network_report import Report, state_file
 from vllm_cluster.facts.doctor import HostFacts
+from vllm_cluster.spec import load
 
 _HELP = """What is wrong with a cluster, in which plane, and the fix.
 
@@ -85,7 +86,7 @@ def check(
 
 def _refuse_unknown(file: Path, hosts: tuple[str, ...]) -> None:
     """Before any host is asked: a slip of the pen is answered at once."""
-    there = context(file.resolve()).plan.hosts if hosts else {}
+    there = load(file.resolve()).description.hosts if hosts else {}
     unknown = [name for name in hosts if name not in there]
     if unknown:
         raise click.BadParameter(
