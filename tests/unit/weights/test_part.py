@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from vllm_cluster.weights.agent.adopt import Adoption, adopt
 from vllm_cluster.weights.agent.check import glance, read_everything
+from vllm_cluster.weights.agent.errors import WeightsError
 from vllm_cluster.weights.agent.job import parse_job
 from vllm_cluster.weights.agent.layout import Layout, Placed
 from vllm_cluster.weights.agent.part import Part
-from vllm_cluster.weights.agent.publish import pin
+from vllm_cluster.weights.agent.publish import pin, read_stamps
 from vllm_cluster.weights.fanout import Host, Model, make_jobs
 
 SHARD = "model.safetensors"
@@ -27,7 +30,7 @@ def place(root: Path, source: Path, mode: str) -> tuple[Layout, Placed]:
     return layout, adopt(layout, wish, lambda _done, _total: None)
 
 
-def pull(good: tuple[Layout, Placed], hurt: Layout) -> dict[str, object]:
+def pull(good: tuple[Layout, Placed], hurt: Layout, **more: Any) -> dict[str, object]:
     """`hurt` asks the host that has it whole; both on addresses of their own."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -38,8 +41,9 @@ def pull(good: tuple[Layout, Placed], hurt: Layout) -> dict[str, object]:
     )  # fmt: skip
     serving = threading.Thread(target=Part(good[0], parse_job(jobs["a"])).run, args=("serve",))
     serving.start()
+    job = json.dumps({**json.loads(jobs["b"]), **more})
     try:
-        return Part(hurt, parse_job(jobs["b"])).run("pull")
+        return Part(hurt, parse_job(job)).run("pull")
     finally:
         serving.join(30)
 
@@ -78,4 +82,32 @@ def test_a_copy_whose_manifest_is_hurt_is_mended_though_a_unit_uses_it(
     state = pull(good, layout)
     assert state["fetched_bytes"] == 0, "the bytes were right"
     assert glance(placed).ok
+    assert read_everything(placed, threads=1).ok
+
+
+@pytest.mark.parametrize("mode", ["copy", "link"])
+def test_what_is_fetched_again_leaves_the_reserve_free(
+    tmp_path: Path, source: Path, good: tuple[Layout, Placed], mode: str
+) -> None:
+    layout, placed = place(tmp_path / "b", source, mode)
+    if mode == "copy":
+        (placed.directory / SHARD).unlink()
+    else:  # it gets a file of its own
+        with (source / SHARD).open("r+b") as stream:
+            stream.write(b"rotten")
+    with pytest.raises(WeightsError, match=f"{SHARD}: .* GiB to spare"):
+        pull(good, layout, reserve_bytes=1 << 60)
+    assert (placed.directory / SHARD).exists() is (mode == "link")
+    assert SHARD not in read_stamps(placed.directory)
+    pull(good, layout)
+    assert read_everything(placed, threads=1).ok
+
+
+def test_a_bad_piece_is_mended_in_place_on_a_full_disk(
+    tmp_path: Path, source: Path, good: tuple[Layout, Placed]
+) -> None:
+    layout, placed = place(tmp_path / "b", source, "copy")
+    with (placed.directory / SHARD).open("r+b") as stream:
+        stream.write(b"rotten")
+    pull(good, layout, reserve_bytes=1 << 60)
     assert read_everything(placed, threads=1).ok

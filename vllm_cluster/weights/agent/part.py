@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -174,6 +175,7 @@ class Part:
             raise WeightsError("was written to while it was read; run again", file=found.suspect[0])
         bad = found.bad
         write_stamps(placed.directory, manifest, bad, found.stamps)
+        self._room_to_mend(placed, bad)
         own_files(placed, found)
         self.tree = Tree(manifest, placed.directory, writable=True)
         for chunk in self.tree.chunks:
@@ -190,6 +192,18 @@ class Part:
             self.tree.sync()
             right = {path: stamp for path, stamp in found.stamps.items() if path not in bad}
             write_stamps(placed.directory, manifest, read=right)
+
+    def _room_to_mend(self, placed: Placed, bad: set[str]) -> None:
+        """A file that is missing or cut short is fetched like a new one, and a hard-linked one gets
+        a file of its own. What is mended in place takes nothing, however full the disk is."""
+        needed = {
+            entry.path: entry.size_bytes - _kept_bytes(placed.directory / entry.path)
+            for entry in placed.manifest.files
+            if entry.path in bad
+        }
+        needed_bytes = sum(max(0, count) for count in needed.values())
+        if needed_bytes:
+            self._check_space(needed_bytes, file=max(needed, key=lambda path: needed[path]))
 
     def _take_down(self) -> None:
         """A copy whose manifest cannot be read begins anew in staging, with what its files hold."""
@@ -250,14 +264,16 @@ class Part:
         raise WeightsError(f"no host gave the manifest ({told})")
 
     def _make_room(self, manifest: Manifest) -> None:
-        staging = self.layout.staging / self.key
-        here = written_bytes(staging)
+        here = written_bytes(self.layout.staging / self.key)
+        self._check_space(max(0, manifest.total_bytes - here), file=manifest.model)
+
+    def _check_space(self, needed_bytes: int, *, file: str) -> None:
         check_space(
             self.layout,
-            max(0, manifest.total_bytes - here),
+            needed_bytes,
             reserve_bytes=self.job.reserve_bytes,
             mountpoint=self.job.mountpoint,
-            file=manifest.model,
+            file=file,
         )
 
     # -- the end -------------------------------------------------------------------------------
@@ -290,6 +306,16 @@ def _remove_added(placed: Placed, found: Findings) -> None:
         else:
             path.unlink()
     found.added = []
+
+
+def _kept_bytes(path: Path) -> int:
+    """What a bad file has on the disk already that its mending writes into."""
+    try:
+        info = path.lstat()
+    except OSError:
+        return 0
+    plain = stat.S_ISREG(info.st_mode) and info.st_nlink == 1
+    return info.st_blocks * 512 if plain else 0
 
 
 def _clear_the_way(placed: Placed, found: Findings) -> None:
