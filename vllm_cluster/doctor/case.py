@@ -11,6 +11,7 @@ from vllm_cluster.doctor.reach import Silence
 from vllm_cluster.facts.doctor import HostFacts
 from vllm_cluster.facts.doctor.model import Unit
 from vllm_cluster.plan import HostPlan, Plan
+from vllm_cluster.spec.hosts_model import Driver
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Case:
 
     `deploy`: the command that brings every host to the plan. `model_files` and `model_id`: from
     the manifest on this machine; None where the model is not here. `gpu_model`: the card's name
-    in the description, empty where it says none.
+    in the description, empty where it says none. `driver`: what the description says of it.
     """
 
     plan: Plan
@@ -41,6 +42,7 @@ class Case:
     secrets: Mapping[str, str] = field(default_factory=dict)
     gpu_model: str = ""
     known_hosts: str = "~/.ssh/known_hosts"
+    driver: Driver = field(default_factory=Driver)
 
     def seen(self) -> Iterator[tuple[HostPlan, HostFacts]]:
         """Each host that could be looked at as root, in the plan's order."""

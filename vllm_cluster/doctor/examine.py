@@ -77,6 +77,7 @@ def case_of(known: Context, found: Look) -> Case:
         else None,
         model_id=known.plan.weights.identity,
         gpu_model=description.gpu.model,
+        driver=description.driver,
         secrets=_digests(known, found.salt),
         known_hosts=str(known.cluster.local(description.ssh.known_hosts_file))
         if description.ssh.known_hosts_file

@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.doctor.cases import FIXTURES, changed, first, gpu_case, ids, with_card
+from tests.unit.doctor.cases import FIXTURES, changed, first, gpu_case, ids, sound, with_card
+from vllm_cluster.doctor.case import Case
+from vllm_cluster.doctor.finding import BY_HAND
 from vllm_cluster.facts.doctor.model import Unit
 from vllm_cluster.facts.doctor.read_gpu import dcgm_diag, dcgm_log, smi
 from vllm_cluster.facts.doctor.read_network import ibstat
+from vllm_cluster.spec.hosts_model import Driver
 
 
 @pytest.mark.parametrize(
@@ -92,9 +95,81 @@ def test_a_container_that_lost_its_gpus_is_restarted() -> None:
     assert first(case).fix[0].command == "systemctl restart --no-block ray-worker.service"
 
 
-def test_no_driver_at_all() -> None:
+def as_on(case: Case, os_id: str) -> Case:
+    """node-b with that system."""
+    return changed(case, "node-b", system=replace(case.facts["node-b"].system, os_id=os_id))
+
+
+def test_no_driver_at_all_is_installed_by_names_that_the_system_has() -> None:
     case = changed(gpu_case(), "node-b", gpus=smi("no nvidia-smi"))
     assert first(case).id == "gpu.driver-missing"
+    edit, deploy = first(case).fix
+    assert edit.on == BY_HAND
+    assert edit.command == 'In inventories/prod.yaml, driver.install: true and driver.branch: "580"'
+    assert deploy.command == case.deploy
+    told = replace(case, driver=Driver(install=True, branch="580"))
+    assert [step.command for step in first(told).fix] == [case.deploy]
+    assert "ubuntu-drivers install" in first(as_on(case, "ubuntu")).fix[0].command
+
+
+def unequal(**packages: str) -> Case:
+    """node-b with an older driver, from these packages."""
+    case = gpu_case()
+    gpus = replace(case.facts["node-b"].gpus, driver="510.1.1", loaded="510.1.1",
+                   packages={n.replace("_", "-"): v for n, v in packages.items()})  # fmt: skip
+    return changed(case, "node-b", gpus=gpus)
+
+
+def test_a_driver_that_differs_is_mended_by_the_names_that_are_there() -> None:
+    ubuntu = first(unequal(nvidia_driver_510_server_open="510.1.1")).fix[0].command
+    assert "--allow-change-held-packages nvidia-driver-515-server-open " in ubuntu
+    for own in ("nvidia_open", "nvidia_driver"):
+        found = first(unequal(**{own: "510.1.1-1"}))
+        assert found.id == "gpu.driver-unequal"
+        assert 'driver.version: "515.105.01"' in found.fix[0].command
+        assert [step.command for step in found.fix[1:]] == [sound().deploy, "systemctl reboot"]
+    told = replace(unequal(nvidia_open="510.1.1-1"), driver=Driver(install=True, branch="515"))
+    assert first(told).fix[0].command == 'In inventories/prod.yaml, driver.version: "515.105.01"'
+    pinned = Driver(install=True, version="515.105.01")
+    assert first(replace(told, driver=pinned)).fix[0].command == told.deploy
+
+
+def fabric(package: str, version: str, *, unit: bool = True) -> Case:
+    """node-b with NVSwitches whose manager is not of the driver's version."""
+    case = with_card(gpu_case(), "node-b", fabric="In Progress")
+    packages = {package: version} if package else {}
+    gpus = replace(case.facts["node-b"].gpus, packages=packages)
+    name = "nvidia-fabricmanager.service"
+    units = {**case.facts["node-b"].units}
+    if unit:
+        units[name] = Unit(name, load="loaded", active="failed")
+    return changed(case, "node-b", gpus=gpus, units=units)
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "wanted"),
+    [
+        ("nvidia-fabricmanager-510", "510.1.1-0ubuntu0.22.04.1", "nvidia-fabricmanager-515"),
+        ("nvidia-fabricmanager", "510.1.1-1", "nvidia-fabricmanager"),
+    ],
+)
+def test_a_fabric_manager_of_another_version_keeps_its_packagers_name(
+    package: str, version: str, wanted: str
+) -> None:
+    found = first(fabric(package, version))
+    assert found.id == "gpu.fabric-manager"
+    assert f"'{wanted}=515.105.01-*' && systemctl enable" in found.fix[0].command
+
+
+def test_a_fabric_manager_that_is_not_there_is_installed_and_not_only_started() -> None:
+    case = fabric("", "", unit=False)
+    assert 'driver.version: "515.105.01"' in first(case).fix[0].command
+    ubuntu = first(as_on(case, "ubuntu")).fix[0].command
+    assert "'nvidia-fabricmanager-515=515.105.01-*'" in ubuntu
+    told = replace(case, driver=Driver(install=True, branch="515"))
+    assert [step.command for step in first(told).fix] == [case.deploy]
+    started = first(fabric("nvidia-fabricmanager", "515.105.01-1")).fix[0].command
+    assert started.startswith("systemctl enable --now nvidia-fabricmanager.service")
 
 
 def test_a_card_that_fell_off_the_bus() -> None:

@@ -7,11 +7,15 @@ from collections import Counter
 from collections.abc import Iterator
 
 from vllm_cluster.doctor.case import Case
-from vllm_cluster.doctor.finding import Finding, by_hand, on
+from vllm_cluster.doctor.finding import Finding, Step, by_hand, on
 from vllm_cluster.facts.doctor.model import HostFacts
 from vllm_cluster.plan import HostPlan
 
 _BRANCH = re.compile(r"^\d+")
+_SUCH_AS = "580"
+# What Ubuntu calls the driver; NVIDIA's packages are nvidia-open and cuda-drivers, Debian's carries
+# no branch.
+_UBUNTUS = re.compile(r"nvidia-driver-\d+((?:-server)?(?:-open)?)")
 
 
 def driver(case: Case) -> Iterator[Finding]:
@@ -23,8 +27,7 @@ def driver(case: Case) -> Iterator[Finding]:
                 "gpu.driver-missing", "gpu", host.name,
                 expected="the NVIDIA driver", found="no nvidia-smi on this host",
                 evidence="nvidia-smi: command not found",
-                fix=on(host.name, "apt-get install -y ubuntu-drivers-common && "
-                       "ubuntu-drivers install --gpgpu"),
+                fix=_install(case, host, facts),
             )  # fmt: skip
         elif "version mismatch" in gpus.error or (
             gpus.loaded and gpus.driver and gpus.loaded != gpus.driver
@@ -43,6 +46,24 @@ def driver(case: Case) -> Iterator[Finding]:
                 expected="an answer of nvidia-smi", found="it failed", evidence=gpus.error,
                 fix=on(host.name, "systemctl reboot"),
             )  # fmt: skip
+
+
+def _install(case: Case, host: HostPlan, facts: HostFacts) -> tuple[Step, ...]:
+    if case.driver.install or facts.system.os_id != "ubuntu":
+        return _by_deploy(case, "driver.branch", _SUCH_AS)
+    return on(host.name, "apt-get install -y ubuntu-drivers-common && "
+              "ubuntu-drivers install --gpgpu")  # fmt: skip
+
+
+def _by_deploy(case: Case, key: str, value: str) -> tuple[Step, ...]:
+    """NVIDIA's own packages, which every system has: the deploy installs them where it is told to.
+
+    Names of a distribution's packages heal on that distribution alone.
+    """
+    if case.driver.install:
+        return case.run_deploy()
+    edit = by_hand(f'In {case.description}, driver.install: true and {key}: "{value}"')
+    return (*edit, *case.run_deploy())
 
 
 def next_kernel(case: Case) -> Iterator[Finding]:
@@ -132,15 +153,30 @@ def equal_drivers(case: Case) -> Iterator[Finding]:
     branch = _BRANCH.match(usual)
     for name, version in drivers.items():
         if version != usual:
-            package = f"nvidia-driver-{branch[0]}-server" if branch else "nvidia-driver"
+            facts = case.facts[name]
+            own = next(filter(None, map(_UBUNTUS.fullmatch, sorted(facts.gpus.packages))), None)
+            fix: tuple[Step, ...]
+            if own and branch and not case.driver.install:
+                package = f"nvidia-driver-{branch[0]}{own[1]}"
+                fix = on(name, f"apt-get install -y --allow-change-held-packages {package} && "
+                         "systemctl reboot")  # fmt: skip
+            else:
+                fix = (*_to_version(case, usual), *on(name, "systemctl reboot"))
             yield Finding(
                 "gpu.driver-unequal", "gpu", name,
                 expected=f"driver {usual}, as on the other hosts", found=version,
                 evidence=f"nvidia-smi: Driver Version: {version}",
-                fix=on(name, f"apt-get install -y --allow-change-held-packages {package} && "
-                       "systemctl reboot"),
+                fix=fix,
                 about=tuple(other for other in drivers if other != name),
             )  # fmt: skip
+
+
+def _to_version(case: Case, version: str) -> tuple[Step, ...]:
+    """That version by the deploy, which lets any of the branch be where no version is described."""
+    if case.driver.install and case.driver.version != version:
+        edit = by_hand(f'In {case.description}, driver.version: "{version}"')
+        return (*edit, *case.run_deploy())
+    return _by_deploy(case, "driver.version", version)
 
 
 def runtime(case: Case) -> Iterator[Finding]:
@@ -181,24 +217,42 @@ def fabric_manager(case: Case) -> Iterator[Finding]:
     for host, facts in _nvidia(case):
         waiting = [c.index for c in facts.gpus.cards if c.fabric and c.fabric != "Completed"]
         unit = facts.unit("nvidia-fabricmanager.service")
-        package = next((v for n, v in facts.gpus.packages.items()
-                        if n.startswith("nvidia-fabricmanager")), "")  # fmt: skip
-        differs = bool(package and facts.gpus.driver) and not package.startswith(facts.gpus.driver)
+        name, package = next(((n, v) for n, v in sorted(facts.gpus.packages.items())
+                              if n.startswith("nvidia-fabricmanager")), ("", ""))  # fmt: skip
+        version = package.rpartition(":")[2]
+        differs = bool(version and facts.gpus.driver) and not version.startswith(facts.gpus.driver)
         switched = any(card.fabric for card in facts.gpus.cards) or unit.load == "loaded"
         if not switched or not (waiting or differs or (unit.load == "loaded" and not unit.running)):
             continue
         found = f"GPUs {waiting} wait for it" if waiting else f"{unit.name} is {unit.active}"
-        fix = f"systemctl enable --now {unit.name} && systemctl restart {unit.name}"
-        if differs:
-            found = f"version {package}"
-            branch = _BRANCH.match(facts.gpus.driver)
-            name = f"nvidia-fabricmanager-{branch[0] if branch else ''}={facts.gpus.driver}-1"
-            fix = f"apt-get install -y --allow-change-held-packages {name} && {fix}"
         yield Finding(
             "gpu.fabric-manager", "gpu", host.name,
-            expected=f"the fabric manager running, of version {facts.gpus.driver}", found=found,
-            evidence=f"{unit.name}: {unit.active}; {package}", fix=on(host.name, fix),
+            expected=f"the fabric manager running, of version {facts.gpus.driver}",
+            found=f"version {package}" if differs else found,
+            evidence=f"{unit.name}: {unit.active}; {package}",
+            fix=_fabric(case, host, facts, name if differs or unit.load != "loaded" else None),
         )  # fmt: skip
+
+
+def _fabric(case: Case, host: HostPlan, facts: HostFacts, package: str | None) -> tuple[Step, ...]:
+    """`package`: the installed one that is to be of another version, empty where there is none;
+    None where the unit has only to be started."""
+    unit, driver = "nvidia-fabricmanager.service", facts.gpus.driver
+    start = f"systemctl enable --now {unit} && systemctl restart {unit}"
+    if package is None:
+        return on(host.name, start)
+    if case.driver.install:
+        return case.run_deploy()
+    branch = _BRANCH.match(driver)
+    if not package and facts.system.os_id == "ubuntu" and branch:
+        package = f"nvidia-fabricmanager-{branch[0]}"
+    if not package:
+        return _by_deploy(case, "driver.version", driver)
+    # The name of whoever packaged it, with the driver's branch where it has one; the revision
+    # behind the version is the packager's too.
+    name = re.sub(r"-\d+$", f"-{branch[0] if branch else ''}", package)
+    return on(host.name, "apt-get install -y --allow-change-held-packages --allow-downgrades "
+              f"'{name}={driver}-*' && {start}")  # fmt: skip
 
 
 CHECKS = (driver, next_kernel, cards, equal_drivers, runtime, fabric_manager)

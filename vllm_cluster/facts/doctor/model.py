@@ -15,6 +15,7 @@ class System:
     hostname: str = ""
     kernel: str = ""
     os: str = ""
+    os_id: str = ""
     boot_id: str = ""
     uptime_s: float = 0.0
     cpus: int = 0

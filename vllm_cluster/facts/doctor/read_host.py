@@ -23,6 +23,7 @@ def system(sections: Sections) -> System:
         hostname=said.get("hostname", ""),
         kernel=said.get("kernel", ""),
         os=said.get("PRETTY_NAME", ""),
+        os_id=said.get("ID", ""),
         boot_id=said.get("boot", ""),
         uptime_s=float(uptime[0]) if uptime else 0.0,
         cpus=int(said.get("cpus") or 0),
