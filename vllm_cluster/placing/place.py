@@ -35,7 +35,8 @@ _IDLE_ROUNDS = 2
 @dataclass
 class Outcome:
     """What a run came to. `failed`: why a host has not the model, by host. Bytes and seconds are
-    of what moved between hosts in this run."""
+    of what moved between hosts in this run; `carried`: to whom, from whom; `cards_mbit`: what the
+    receivers' cards say of themselves."""
 
     identity: str = ""
     total_bytes: int = 0
@@ -43,6 +44,8 @@ class Outcome:
     placed: list[str] = field(default_factory=list)
     moved_bytes: int = 0
     seconds: float = 0.0
+    carried: dict[str, dict[str, int]] = field(default_factory=dict)
+    cards_mbit: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
@@ -179,6 +182,12 @@ class _Placing:
         times = [s["placed"] - s["started"] for s in states.values() if "placed" in s]
         self.outcome.seconds += max(times, default=0.0)
         self.outcome.moved_bytes += sum(int(s.get("fetched_bytes", 0)) for s in states.values())
+        for name, state in states.items():
+            given = self.outcome.carried.setdefault(name, {})
+            for peer, count in state.get("from_peers", {}).items():
+                given[peer] = given.get(peer, 0) + int(count)
+            if state.get("card_mbit"):
+                self.outcome.cards_mbit[name] = int(state["card_mbit"])
         self.outcome.notes += [n for n in passed_by(states) if n not in self.outcome.notes]
         return self._troubles(states, lost | unnoted)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from vllm_cluster.control.context import Context
+from vllm_cluster.placing.limit import limit
 from vllm_cluster.placing.place import Outcome
 
 
@@ -15,11 +16,12 @@ def summary(known: Context, out: Outcome) -> list[str]:
         has = "has" if len(out.placed) == 1 else "have"
         lines.append(f"{', '.join(out.placed)} {has} {weights.model} {weights.revision} ({size})")
     if out.moved_bytes and out.seconds:
-        gbit_s = out.total_bytes * 8 / out.seconds / 1e9
-        link = ""
-        if weights.link_gbit_s:
-            share = gbit_s / weights.link_gbit_s
-            link = f", {share:.0%} of the link's {weights.link_gbit_s:g} Gbit/s"
+        most_bytes = max((sum(peers.values()) for peers in out.carried.values()), default=0)
+        gbit_s = most_bytes * 8 / out.seconds / 1e9
+        link, known_limit = "", limit(known, out)
+        if known_limit is not None:
+            link = f", {gbit_s / known_limit[0]:.0%} of the {known_limit[0]:.3g} Gbit/s"
+            link += f" {known_limit[1]}"
         lines.append(
             f"{out.moved_bytes / 2**30:.2f} GiB from host to host in {out.seconds:.0f} s: "
             f"{gbit_s:.2f} Gbit/s to each{link}"

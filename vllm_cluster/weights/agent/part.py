@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_cluster.weights.agent import wire
+from vllm_cluster.weights.agent.card import card_mbit
 from vllm_cluster.weights.agent.check import Findings, glance, read_everything
 from vllm_cluster.weights.agent.client import Caller
 from vllm_cluster.weights.agent.errors import (
@@ -58,6 +59,7 @@ class Part:
             model=job.model,
             revision=job.revision,
             identity=job.identity,
+            card_mbit=card_mbit(job.own.address),
         )
         self.caller = Caller(job.me, job.own.address, job.token, job.identity, job.silence_s)
         self.tree: Tree
