@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from vllm_cluster.control.context import Context, context
+from vllm_cluster.control.context import Context, context, outline
 from vllm_cluster.weights.manifest import MANIFEST_SUMMARY_CHARS
 
 _HELP = """The model's copies on the hosts, outside of a deploy.
@@ -40,7 +40,7 @@ def list_(file: Path, *, as_json: bool, hosts: tuple[str, ...]) -> None:
     """A glance at every copy: names, sizes, times."""
     from vllm_cluster.placing.verify import listed  # noqa: PLC0415  for it alone
 
-    known = context(file.resolve())
+    known = outline(file.resolve())
     found = listed(known, _named(known, hosts))
     failed = [words for words in found.values() if isinstance(words, str)]
     if as_json:
@@ -120,7 +120,7 @@ def remove(file: Path, revision: str, *, as_json: bool, hosts: tuple[str, ...]) 
     """Refused on a host where a unit uses it, with the unit's name."""
     from vllm_cluster.placing.verify import remove as remove_copies  # noqa: PLC0415  for it alone
 
-    known = context(file.resolve())
+    known = outline(file.resolve())
     if not known.plan.weights.copied:
         raise click.UsageError("nothing was copied: weights.storage is not nvme")
     came = remove_copies(known, _named(known, hosts), revision)

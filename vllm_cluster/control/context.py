@@ -50,6 +50,27 @@ def context(file: Path) -> Context:
     return _planned(file, lock.read(cluster, revision or UNNAMED))
 
 
+def outline(file: Path) -> Context:
+    """Enough to ask hosts what they hold: no secrets, and nothing of this machine's model, of which
+    reading 140 GB takes minutes.
+
+    A share's notes are named after the model's content where no revision is named: then all of
+    `context`. Raises DescriptionError with all problems.
+    """
+    cluster = judge(load(file)).cluster
+    problems = list(_ssh_problems(cluster))
+    if problems:
+        raise DescriptionError(file, problems)
+    revision = cluster.description.model.revision
+    copied = cluster.description.weights.storage == "nvme"
+    if not copied and revision is None and any(path.is_dir() for path in directories(cluster)):
+        return context(file)
+    named = revision or UNNAMED
+    model = (None if copied and revision is None else lock.read(cluster, named)) or ModelId(named)
+    plan = make_plan(cluster.description, model_id=model)
+    return Context(cluster, plan, archive=None, source=None, manifest=None, secrets={})
+
+
 @dataclass(frozen=True)
 class _Read:
     """What lies on this machine."""
