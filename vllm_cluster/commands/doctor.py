@@ -156,7 +156,7 @@ def exposure(file: Path, *, as_json: bool) -> None:
     if not exposures.direct(ssh_argv(known.cluster, known.plan.hosts[known.plan.head])):
         click.echo("SSH takes a jump or a proxy to the hosts: at their addresses another machine "
                    "may answer this one.", err=True)  # fmt: skip
-    answers = exposures.dial_all(known.plan)
+    answers = exposures.dial_all(known.plan, known.cluster.description.ssh.port)
     found = list(exposures.findings(known.plan, answers))
     if as_json:
         _show({"looked": exposures.looked(answers), "findings": [f.to_json() for f in found],
@@ -168,8 +168,11 @@ def exposure(file: Path, *, as_json: bool) -> None:
             if answer.open:
                 click.echo(f"open  {host}:{port}  {answer.http}")
         for finding in found:
-            click.echo(f"FAIL  {finding.host}: {finding.found}\n      fix {finding.fix[0].text()}")
-    sys.exit(1 if found else 0 if exposures.looked(answers) else 2)
+            mark = "warn" if finding.severity == "warning" else "FAIL"
+            click.echo(f"{mark}  {finding.host}: {finding.found}\n"
+                       f"      fix {finding.fix[0].text()}")  # fmt: skip
+    failing = any(finding.severity != "warning" for finding in found)
+    sys.exit(1 if failing else 0 if exposures.looked(answers) else 2)
 
 
 def _show(what: str | dict[str, Any]) -> None:

@@ -48,8 +48,8 @@ def examine(
     case = case_of(known, found)
     every = [
         *findings(case),
-        *exposure.findings(known.plan, answers),
-        *exposure.keyless(known.plan, case.description),
+        *exposure.findings(known.plan, answers, case),
+        *exposure.keyless(known.plan, case.description, case.deploy),
     ]
     return Examination(case, found, tuple(ordered(every)))
 
@@ -58,7 +58,7 @@ def _from_here(known: Context) -> dict[tuple[str, int], exposure.Dialled]:
     head = known.plan.hosts[known.plan.head]
     if not exposure.direct(ssh_argv(known.cluster, head)):
         return {}
-    return exposure.dial_all(known.plan)
+    return exposure.dial_all(known.plan, known.cluster.description.ssh.port)
 
 
 def case_of(known: Context, found: Look) -> Case:

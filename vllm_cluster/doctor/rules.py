@@ -74,10 +74,9 @@ def blocking(ruleset: str, packet: Packet, hosts: list[str]) -> Blocking | None:
     for (table, chain), policy in bases.items():
         if table == OUR_TABLE:
             continue
-        verdict = _verdict(every, (table, chain), packet)
-        if isinstance(verdict, Rule):
-            fix = f"nft delete rule {table} {verdict.chain} handle {verdict.handle}"
-            return Blocking(f"table {table}, chain {verdict.chain}: {verdict.text}", fix)
+        verdict, rule = _verdict(every, (table, chain), packet)
+        if verdict == "stop" and rule is not None:
+            return Blocking(_named(rule), _removal(rule))
         if verdict != "accept" and policy == "drop":
             allowed = f"ip saddr {{ {', '.join(hosts)} }} accept"
             fix = f"nft 'insert rule {table} {chain} {allowed}'"
@@ -85,10 +84,30 @@ def blocking(ruleset: str, packet: Packet, hosts: list[str]) -> Blocking | None:
     return None
 
 
+def accepting(ruleset: str, packet: Packet) -> Blocking | None:
+    """The rule that lets `packet` in where its chain drops by default; None where none is found."""
+    every = [rule for rule in rules(ruleset) if rule.table.split()[0] in {"ip", "inet"}]
+    bases = {(r.table, r.chain) for r in every
+             if r.hook == "input" and not r.text and r.policy == "drop"}  # fmt: skip
+    for base in sorted(bases):
+        verdict, rule = _verdict(every, base, packet)
+        if verdict == "accept" and rule is not None:
+            return Blocking(_named(rule), _removal(rule))
+    return None
+
+
+def _named(rule: Rule) -> str:
+    return f"table {rule.table}, chain {rule.chain}: {rule.text}"
+
+
+def _removal(rule: Rule) -> str:
+    return f"nft delete rule {rule.table} {rule.chain} handle {rule.handle}"
+
+
 def _verdict(
     every: list[Rule], place: tuple[str, str], packet: Packet, deep: int = 0
-) -> Rule | str:
-    """The rule that stops it, "accept", "return", or empty where the chain's end is reached."""
+) -> tuple[str, Rule | None]:
+    """ "stop", "accept" or "return" with the rule that says so; empty at the chain's end."""
     for rule in every:
         if (rule.table, rule.chain) != place or not rule.text:
             continue
@@ -96,15 +115,15 @@ def _verdict(
         if not _matches(text, packet):
             continue
         if _STOP.search(text):
-            return rule
+            return "stop", rule
         if match := _PASS.search(text):
-            return match[1]
+            return match[1], rule
         jump = re.search(r"\b(jump|goto) (\S+)", text)
         if jump and deep < 8:
             verdict = _verdict(every, (place[0], jump[2]), packet, deep + 1)
-            if isinstance(verdict, Rule) or verdict == "accept" or jump[1] == "goto":
+            if verdict[0] in {"stop", "accept"} or jump[1] == "goto":
                 return verdict
-    return ""
+    return "", None
 
 
 def _matches(text: str, packet: Packet) -> bool:

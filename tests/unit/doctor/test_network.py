@@ -7,6 +7,7 @@ import socket
 import subprocess
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,11 +19,13 @@ from vllm_cluster.doctor.checks import findings, rdma
 from vllm_cluster.doctor.collective import Collective, read
 from vllm_cluster.doctor.collective_report import exit_code, problem
 from vllm_cluster.doctor.exposure import Dialled
+from vllm_cluster.doctor.finding import BY_HAND, Finding
 from vllm_cluster.doctor.measure import Flow, Kept, Pair
 from vllm_cluster.doctor.nccl_log import transport
 from vllm_cluster.doctor.network_report import Report
 from vllm_cluster.facts.doctor import HostFacts
 from vllm_cluster.facts.doctor.gpu_model import RdmaPort
+from vllm_cluster.facts.doctor.model import Container, Holder
 from vllm_cluster.facts.doctor.script import rdma_script
 from vllm_cluster.facts.doctor.sections import Sections
 from vllm_cluster.plan import make_plan
@@ -387,5 +390,72 @@ def test_an_api_without_a_key_on_the_internet() -> None:
     )
     hosts = {**plan.hosts, "node-a": replace(head, allow=allow)}
     wide = replace(plan, hosts=hosts, api_key=False)
-    assert [f.id for f in exposure.keyless(wide, "x.yaml")] == ["security.keyless"]
-    assert list(exposure.keyless(replace(wide, api_key=True), "x.yaml")) == []
+    assert [f.id for f in exposure.keyless(wide, "x.yaml", "pyinfra x")] == ["security.keyless"]
+    assert list(exposure.keyless(replace(wide, api_key=True), "x.yaml", "")) == []
+    edit, deploy = next(exposure.keyless(wide, "x.yaml", "pyinfra x")).fix
+    assert (edit.on, deploy.command) == (BY_HAND, "pyinfra x")
+    assert edit.command == "In x.yaml, secrets.api_key: generate in place of none"
+
+
+STRANGER = {("node-a", 6379): Dialled(True, "192.0.2.7", address="10.77.0.11")}
+
+
+def exposed(**changes: Any) -> Finding:
+    """What is said of node-a with these facts, whose GCS answers a stranger."""
+    case = changed(sound(), "node-a", **changes)
+    return next(exposure.findings(case.plan, STRANGER, case))
+
+
+def ufw_holds(*rules: str, default: str = "deny") -> Finding:
+    """The same where ufw holds the firewall."""
+    state = ("Status: active", f"Default: {default} (incoming), allow (outgoing)")
+    return exposed(nft="", holder=Holder("ufw", state, rules))
+
+
+def test_the_fix_of_an_open_port_is_that_of_whatever_holds_the_firewall() -> None:
+    assert exposed(nft="").fix[0].command == "systemctl restart vllm-cluster-firewall.service"
+    found = ufw_holds("ufw allow 22/tcp", "ufw allow 6379/tcp comment 'mine'")
+    assert found.fix[0].command == "ufw delete allow from any to any port 6379 proto tcp"
+    assert found.evidence.endswith("; ufw allow 6379/tcp comment 'mine'")
+    assert ufw_holds(default="allow").fix[0].command == "ufw default deny incoming"
+    by_hand = ufw_holds("ufw allow 6000:7000/tcp")
+    assert by_hand.fix[0].on == BY_HAND
+    assert "ufw status numbered" in by_hand.fix[0].command
+    zone = exposed(nft="", holder=Holder("firewalld"))
+    assert "firewall-cmd --list-all-zones" in zone.fix[0].command
+
+
+def test_a_rule_that_somebody_put_into_our_table_is_named_and_goes_with_a_restart() -> None:
+    nft = sound().facts["node-a"].nft
+    chain = next(line for line in nft.splitlines() if "type filter hook input" in line)
+    assert exposed().fix[0].on == BY_HAND
+    found = exposed(nft=nft.replace(chain, f"{chain}\n\t\ttcp dport 6379 accept # handle 99"))
+    assert "chain input: tcp dport 6379 accept" in found.evidence
+    assert found.fix[0].command == "systemctl restart vllm-cluster-firewall.service"
+
+
+def test_a_published_port_goes_with_its_container_and_a_host_unseen_is_mended_by_hand() -> None:
+    docker = sound().facts["node-a"].docker
+    web = Container("web", running=True, published=("0.0.0.0:6379",))
+    found = exposed(docker=replace(docker, containers={"web": web}))
+    assert found.fix[0].command == "docker stop web"
+    assert next(exposure.findings(sound().plan, STRANGER)).fix[0].on == BY_HAND
+
+
+def test_behind_a_nat_the_api_that_answers_may_well_be_permitted() -> None:
+    plan = sound().plan
+    answer = Dialled(True, "192.168.9.9", address="8.8.8.8")
+    found = list(exposure.findings(plan, {("node-a", 8000): answer}))
+    assert [(f.id, f.severity) for f in found] == [("security.exposed", "warning")]
+    found = list(exposure.findings(plan, {("node-a", 8000): answer, ("node-a", 6379): answer}))
+    assert [f.severity for f in found] == ["failing"]
+    assert "vllm api" not in found[0].found
+
+
+def test_ssh_is_dialled_at_the_descriptions_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        host = replace(sound().plan.hosts["node-a"], address="127.0.0.1", ssh="127.0.0.1")
+        answers = exposure.dial_all(replace(sound().plan, hosts={"node-a": host}, ports=()), port)
+    assert answers["node-a", port].open
+    assert exposure.looked(answers)
