@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,15 @@ from vllm_cluster.weights.agent.check import Findings, glance, read_everything
 from vllm_cluster.weights.agent.cli import main
 from vllm_cluster.weights.agent.errors import WeightsError
 from vllm_cluster.weights.agent.layout import Layout, Placed, job_lock
-from vllm_cluster.weights.agent.publish import pin, prune, remove, stamp_of, unpin, write_stamps
+from vllm_cluster.weights.agent.publish import (
+    pin,
+    prune,
+    remove,
+    stamp_of,
+    unpin,
+    users_of,
+    write_stamps,
+)
 
 SHARD = "model.safetensors"
 
@@ -240,6 +249,31 @@ def test_a_copy_that_a_unit_uses_stays(layout: Layout, source: Path) -> None:
     remove(layout, old.key)
     assert not old.directory.exists()
     assert not os.path.lexists(layout.root / "org--m" / "r1")
+
+
+def test_a_unit_that_starts_while_its_copy_is_removed_is_refused(
+    layout: Layout, placed: Placed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused: list[str] = []
+
+    def start_a_unit() -> None:
+        try:
+            pin(layout, placed.key, "vllm.service")
+        except WeightsError as exc:
+            refused.append(str(exc))
+
+    unit = threading.Thread(target=start_a_unit)
+
+    def between_the_looks(*_words: Any) -> None:
+        unit.start()
+        unit.join(0.5)  # it waits for the removal
+
+    monkeypatch.setattr("vllm_cluster.weights.agent.publish.lock_holder", between_the_looks)
+    remove(layout, placed.key)
+    unit.join(10)
+    assert len(refused) == 1
+    assert "is not placed here, vllm.service cannot use it" in refused[0]
+    assert users_of(layout, placed.key) == []
 
 
 def test_a_unit_uses_one_copy_at_a_time(layout: Layout, source: Path) -> None:

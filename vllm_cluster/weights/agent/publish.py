@@ -164,10 +164,11 @@ def pin(layout: Layout, key: str, user: str) -> None:
     """Note that `user`, a unit's name, uses this copy (and no other of this root)."""
     if "/" in user or user.startswith("."):
         raise WeightsError(f"{user!r} is not a unit's name")
-    if not layout.placed_dir(key).is_dir():
-        raise WeightsError(f"{key} is not placed here, {user} cannot use it")
-    (layout.pins / key).mkdir(exist_ok=True)
-    (layout.pins / key / user).touch()
+    with alone_in(layout.pins):  # none is removed between the look and the note
+        if not layout.placed_dir(key).is_dir():
+            raise WeightsError(f"{key} is not placed here, {user} cannot use it")
+        (layout.pins / key).mkdir(exist_ok=True)
+        (layout.pins / key / user).touch()
     for other in layout.pins.iterdir():
         if other.name != key:
             unpin(layout, other.name, user)
@@ -185,23 +186,23 @@ def remove(layout: Layout, key: str) -> None:
 
     Raises WeightsError naming the users of a pinned copy, or the process that serves it.
     """
-    users = users_of(layout, key)
-    if users:
-        raise WeightsError(f"{key} is used by {', '.join(users)}; it stays")
-    holder = lock_holder(layout, key)
-    if holder is not None:
-        raise WeightsError(f"{key} is being worked on by process {holder}; it stays")
-    target = layout.placed_dir(key)
-    if not target.is_dir():
-        raise WeightsError(f"{key} is not placed here")
-    for ref in _refs_to(layout, key):
-        ref.unlink()
-        sync_dir(ref.parent)
-        with suppress(OSError):  # other revisions of the model are there
-            ref.parent.rmdir()
-    doomed = layout.staging / f"{key}.removed"
+    target, doomed = layout.placed_dir(key), layout.staging / f"{key}.removed"
     remove_tree(doomed)
-    target.rename(doomed)
+    with alone_in(layout.pins):  # nobody becomes its user until its name is gone
+        users = users_of(layout, key)
+        if users:
+            raise WeightsError(f"{key} is used by {', '.join(users)}; it stays")
+        holder = lock_holder(layout, key)
+        if holder is not None:
+            raise WeightsError(f"{key} is being worked on by process {holder}; it stays")
+        if not target.is_dir():
+            raise WeightsError(f"{key} is not placed here")
+        for ref in _refs_to(layout, key):
+            ref.unlink()
+            sync_dir(ref.parent)
+            with suppress(OSError):  # other revisions of the model are there
+                ref.parent.rmdir()
+        target.rename(doomed)
     sync_dir(layout.store)
     remove_tree(doomed)
 
@@ -226,8 +227,9 @@ def prune(layout: Layout, model_key: str, keep: int) -> list[str]:
     removed = []
     for key in others[max(keep - 1, 0) :]:
         if not users_of(layout, key) and lock_holder(layout, key) is None:
-            remove(layout, key)
-            removed.append(key)
+            with suppress(WeightsError):  # somebody began to use it just now
+                remove(layout, key)
+                removed.append(key)
     _sweep(layout, slug)
     return removed
 
