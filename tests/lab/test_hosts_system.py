@@ -181,7 +181,7 @@ def test_settings_of_others_are_met_not_overwritten(hosts: Bare) -> None:
     hosts.apply("kernel")
     assert "systemd-timesyncd" in ok(hosts.a, "dpkg-query -W systemd-timesyncd")
     values = "cat /proc/sys/net/ipv4/ip_local_reserved_ports /proc/sys/net/ipv4/tcp_rmem"
-    wanted = ["6379-6388,8000-8001,8265,10001,20000-20999", "8192", "262144", "134217728"]
+    wanted = ["6379-6388,6390-6399,8000-8001,8265,10001,20000-20999", "8192", "262144", "134217728"]
     assert ok(hosts.a, values).split() == wanted
     assert ok(hosts.a, "cat /etc/sysctl.d/50-mine.conf") == mine
     ok(hosts.a, "sysctl -q net.ipv4.ip_local_reserved_ports=")  # drift
