@@ -11,6 +11,7 @@ from vllm_cluster.doctor.finding import Finding, on
 from vllm_cluster.doctor.reach import Silence
 from vllm_cluster.facts.doctor import parse, script
 from vllm_cluster.facts.doctor.model import Docker, HostFacts
+from vllm_cluster.plan.containers import CONFIG_LABEL
 
 
 def test_a_sound_cluster_has_no_finding() -> None:
@@ -114,3 +115,10 @@ def test_a_unit_that_gave_up_over_a_cause_is_started_by_the_causes_fix() -> None
     assert rows[1] == (down, rows[0][0])
     loops = replace(down, found="it ends again and again (4 restarts, exit 1)")
     assert ordered([loops, cause])[0][0].fix == cause.fix
+
+
+def test_of_a_containers_labels_only_ours_is_asked_for() -> None:
+    text = script(sound().plan, sound().plan.hosts["node-a"], salt="s")
+    assert f'{{{{json (index .Config.Labels "{CONFIG_LABEL}")}}}}' in text
+    assert "json .Config.Labels" not in text
+    assert sound().facts["node-a"].docker.containers["vllm"].config == "1fac31c7da3fe569"

@@ -143,7 +143,7 @@ def stale(case: Case) -> Iterator[Finding]:
             if running is None or not running.running or not wanted:
                 continue
             plane = plane_of(unit)
-            label = running.labels.get(CONFIG_LABEL, "")
+            label = running.config
             if label == wanted:
                 continue
             yield Finding(

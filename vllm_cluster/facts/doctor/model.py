@@ -154,7 +154,7 @@ class Holder:
 
 @dataclass(frozen=True)
 class Container:
-    """A container as Docker describes it."""
+    """A container as Docker describes it. `config`: the digest of its plan, in our label."""
 
     name: str
     id: str = ""
@@ -166,7 +166,7 @@ class Container:
     restart: str = ""
     network: str = ""
     published: tuple[str, ...] = ()
-    labels: dict[str, str] = field(default_factory=dict)
+    config: str = ""
 
 
 @dataclass(frozen=True)
@@ -283,6 +283,12 @@ class Api:
     keyless_status: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     later: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def gave_a_token(self) -> bool:
+        """A completion came with a token in it; or what a model that completes nothing gives."""
+        body, ok = self.completion.body, self.completion.status == 200
+        return ok and ('"completion_tokens"' in body or '"data"' in body)
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ def _container(row: dict[str, Any]) -> Container:
         restart=str(row.get("restart") or ""),
         network=str(row.get("network") or ""),
         published=tuple(sorted(bound)),
-        labels={str(k): str(v) for k, v in (row.get("labels") or {}).items()},
+        config=str(row.get("config") or ""),
     )
 
 
