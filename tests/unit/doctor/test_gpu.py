@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.doctor.cases import FIXTURES, changed, first, gpu_case, ids, sound, with_card
 from vllm_cluster.doctor.case import Case
+from vllm_cluster.doctor.checks import findings
 from vllm_cluster.doctor.finding import BY_HAND
 from vllm_cluster.facts.doctor.model import Unit
 from vllm_cluster.facts.doctor.read_gpu import dcgm_diag, dcgm_log, smi
@@ -214,6 +215,30 @@ def test_xid_errors_of_the_hardware_are_told_from_those_of_programs(
 ) -> None:
     case = changed(gpu_case(), "node-b", kernel_log=(line,))
     assert ("gpu.xid" in ids(case)) is found
+
+
+REMAPPED = ("1.5 h kernel: NVRM: Xid (PCI:0000:10:1c): 63, pid=1896, Row Remapper: New row marked "
+            "for remapping, reset gpu to activate.")  # fmt: skip
+CORRECTED = "1.6 h kernel: NVRM: Xid (PCI:0000:10:1c): 92, pid=1896, High single-bit ECC error rate"
+OFF = "1.4 h kernel: NVRM: Xid (PCI:0000:18:00): 79, pid=0, GPU has fallen off the bus."
+
+
+@pytest.mark.parametrize("line", [REMAPPED, CORRECTED])
+def test_what_the_driver_only_notes_is_a_warning_and_no_reboot(line: str) -> None:
+    case = changed(gpu_case(), "node-b", kernel_log=(line,))
+    found = next(f for f in findings(case) if f.id == "gpu.xid")
+    assert found.severity == "warning"
+    assert found.fix[0].on == BY_HAND
+    off = first(changed(gpu_case(), "node-b", kernel_log=(OFF, line)))
+    assert off.severity == "failing"
+    assert off.found == "Xid 79 on PCI:0000:18:00: the GPU has fallen off the bus, and 1 more"
+
+
+def test_a_row_that_waits_for_a_reset_makes_it_a_failure() -> None:
+    case = with_card(changed(gpu_case(), "node-b", kernel_log=(REMAPPED,)), "node-b",
+                     rows_pending=True)  # fmt: skip
+    found = [f for f in findings(case) if f.id == "gpu.xid"]
+    assert [f.severity for f in found] == ["failing"]
 
 
 def test_driver_packages_that_an_update_may_replace() -> None:

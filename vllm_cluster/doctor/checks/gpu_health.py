@@ -11,14 +11,19 @@ from vllm_cluster.facts.doctor.gpu_model import Gpu
 from vllm_cluster.facts.doctor.model import HostFacts
 from vllm_cluster.plan import HostPlan
 
-# Xid numbers that name the hardware or the driver, not the program
-# (NVIDIA, "Xid Errors", r580; 13, 31, 43 and 45 are mostly the application's).
+# Xid numbers that name the hardware or the driver, not the program; 13, 31, 43 and 45 are mostly
+# the application's (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html).
 XIDS = {
     48: "uncorrectable memory error", 63: "memory row remapped", 64: "row remapping failed",
     74: "NVLink error", 79: "the GPU has fallen off the bus", 92: "many corrected memory errors",
     94: "contained memory error", 95: "uncontained memory error", 119: "GSP firmware time-out",
     120: "GSP firmware error", 154: "the GPU asks for a recovery action",
 }  # fmt: skip
+# Bookkeeping: a bad part was taken note of with success, which running work does not feel, and many
+# errors that ECC has corrected (NVIDIA, "Dynamic Page Retirement", Visibility, and NVML,
+# nvmlDeviceGetRemappedRows; 92 is "high single-bit ECC error rate"). What is pending or failed of
+# it the card says itself.
+_NOTED = {63, 92}
 _XID = re.compile(r"NVRM: Xid \(([^)]+)\): (\d+)")
 
 
@@ -68,15 +73,19 @@ def xids(case: Case) -> Iterator[Finding]:
     for host, facts in case.seen():
         found = [(m, line) for line in facts.kernel_log if (m := _XID.search(line))]
         hard = [(m, line) for m, line in found if int(m[2]) in XIDS]
+        sick = any(c.rows_failed or c.rows_pending or c.pages_pending for c in facts.gpus.cards)
+        failing = [(m, line) for m, line in hard if sick or int(m[2]) not in _NOTED]
         if hard:
-            match, line = hard[-1]
+            match, line = (failing or hard)[-1]
             yield Finding(
                 "gpu.xid", "gpu", host.name,
                 expected="no Xid error of the hardware since the boot",
                 found=f"Xid {match[2]} on {match[1]}: {XIDS[int(match[2])]}"
                 + (f", and {len(hard) - 1} more" if len(hard) > 1 else ""),
                 evidence=line,
-                fix=on(host.name, "systemctl reboot"),
+                fix=on(host.name, "systemctl reboot") if failing
+                else by_hand(f"Watch {match[1]} of {host.name}; have it exchanged if they go on"),
+                severity="failing" if failing else "warning",
             )  # fmt: skip
 
 
