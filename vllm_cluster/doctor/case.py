@@ -66,6 +66,11 @@ class Case:
         facts = self.facts.get(self.plan.head)
         return facts if facts is not None and facts.root else None
 
+    @property
+    def serves(self) -> bool:
+        """Whether vLLM has just answered with a token."""
+        return self.head is not None and self.head.api.gave_a_token
+
     def run_deploy(self) -> tuple[Step, ...]:
         """The fix for whatever differs from the plan."""
         return (Step(HERE, self.deploy),)

@@ -8,7 +8,6 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from vllm_cluster.doctor.checks.vllm import answers_with_a_token
 from vllm_cluster.doctor.ending import last_end
 from vllm_cluster.doctor.examine import Examination
 from vllm_cluster.facts.doctor.model import HostFacts, Unit
@@ -62,7 +61,7 @@ def to_json(examination: Examination) -> dict[str, Any]:
         "ranks": [placed.__dict__ for placed in ranks(examination)],
         "api": {
             "address": f"http://{plan.hosts[plan.head].address}:{plan.api_port}/v1",
-            "answers": head is not None and answers_with_a_token(head.api),
+            "answers": head is not None and head.api.gave_a_token,
             "running": metrics.get("vllm:num_requests_running"),
             "waiting": metrics.get("vllm:num_requests_waiting"),
             "kv_cache_used": metrics.get("vllm:kv_cache_usage_perc"),

@@ -370,6 +370,42 @@ def test_a_worker_killed_for_want_of_memory_explains_that_ray_is_down() -> None:
     assert "ray.worker-down" in ids(case)
 
 
+@pytest.mark.parametrize(("serves", "severity"), [(True, "warning"), (False, "failing")])
+def test_a_kill_is_only_told_while_all_units_run_and_tokens_come(
+    *, serves: bool, severity: str
+) -> None:
+    log = ("4000000000.5 node-b kernel: Out of memory: Killed process 99 (python3)",)
+    case = changed(sound(), "node-b", kernel_log=log)
+    if not serves:
+        case = changed(case, "node-a", api=replace(case.facts["node-a"].api, completion=Answer()))
+    found = [f for f in findings(case) if f.id == "memory.out"]
+    assert [f.severity for f in found] == [severity]
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected", "found"),
+    [
+        (("waiting: docker.service is inactive",), "everything", "waiting: docker.service is"),
+        (("waiting for 2 GPUs: NVIDIA-SMI has failed",), "everything", "waiting for 2 GPUs: NV"),
+        (("waiting for 2 GPUs; Ray shows: 1",), "2 GPUs in Ray", "Ray shows 1"),
+        (("waiting for 2 GPUs; Ray shows: 1", "start 3 since vllm.service last held"),
+         "everything", "start 3"),
+        ((), "everything", "it says nothing yet"),
+    ],
+)  # fmt: skip
+def test_what_vllm_waits_for_is_what_its_log_says(
+    lines: tuple[str, ...], expected: str, found: str
+) -> None:
+    facts = sound().facts["node-a"]
+    log = tuple(f"1795971000.{n} node-a script[9]: {line}" for n, line in enumerate(lines))
+    unit = replace(facts.units["vllm.service"], active="activating", sub="start-pre",
+                   log=("1795970999.1 node-a systemd[1]: Starting vllm.service", *log))  # fmt: skip
+    case = changed(sound(), "node-a", units={**facts.units, unit.name: unit})
+    waiting = next(f for f in findings(case) if f.id == "vllm.waiting")
+    assert waiting.expected.startswith(expected)
+    assert waiting.found.startswith(found)
+
+
 def test_a_strange_container_that_ran_out_of_memory_is_not_the_clusters() -> None:
     docker = sound().facts["node-b"].docker
     old = Container("old", "1", "2", status="exited", oom_killed=True)

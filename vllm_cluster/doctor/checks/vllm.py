@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.checks.ray import LOOP_RESTARTS, start_command, state_words
 from vllm_cluster.doctor.finding import Finding, by_hand, on
 from vllm_cluster.doctor.first_cause import first_cause, message
-from vllm_cluster.facts.doctor.model import Api, HostFacts, Unit
+from vllm_cluster.facts.doctor.model import HostFacts, Unit
 from vllm_cluster.facts.doctor.script import COMPLETION_LIMIT_S
 
 _UNIT = "vllm.service"
@@ -41,14 +42,7 @@ def unit(case: Case) -> Iterator[Finding]:
 
 def _starting(case: Case, head: HostFacts, unit: Unit) -> Finding:
     if unit.sub == "start-pre":
-        return Finding(
-            "vllm.waiting", "vllm", case.plan.head,
-            expected=f"{case.plan.gpus} GPUs in Ray, for which vLLM waits",
-            found="fewer",
-            evidence=next((message(line)[1].strip() for line in reversed(unit.log)
-                           if "waiting for" in line), ""),
-            fix=by_hand("Wait; it starts by itself when every host is there"),
-        )  # fmt: skip
+        return _waiting(case, unit)
     since_s = max(0.0, head.clock_s - (unit.started_s or unit.changed_s))
     return Finding(
         "vllm.starting", "vllm", case.plan.head,
@@ -59,10 +53,22 @@ def _starting(case: Case, head: HostFacts, unit: Unit) -> Finding:
     )  # fmt: skip
 
 
-def answers_with_a_token(api: Api) -> bool:
-    """A completion came back, with a token in it; or what a model that completes nothing gives."""
-    body = api.completion.body
-    return api.completion.status == _OK and ('"completion_tokens"' in body or '"data"' in body)
+def _waiting(case: Case, unit: Unit) -> Finding:
+    """Before vLLM itself: for Docker, weights, this host's GPUs, and last for those of all hosts.
+    The last line of the log says for which, where it is no line of systemd's own."""
+    said = [message(line)[1].strip() for line in unit.log
+            if not line.startswith("-- ") and " systemd[" not in line]  # fmt: skip
+    last = said[-1] if said else ""
+    ray = re.search(r"waiting for (\d+) GPUs; Ray shows: (.*)", last)
+    return Finding(
+        "vllm.waiting", "vllm", case.plan.head,
+        expected=f"{ray[1]} GPUs in Ray, for which vLLM waits" if ray
+        else "everything there that vLLM waits for before it starts",
+        found=f"Ray shows {ray[2] or 'none'}" if ray else last or "it says nothing yet",
+        evidence=last or f"{_UNIT}: {unit.active} {unit.sub}",
+        fix=by_hand("Wait; it starts by itself when every host is there" if ray
+                    else "Wait; it starts by itself when that is there"),
+    )  # fmt: skip
 
 
 def answers(case: Case) -> Iterator[Finding]:
@@ -71,7 +77,7 @@ def answers(case: Case) -> Iterator[Finding]:
     if head is None or not head.unit(_UNIT).running:
         return
     name, api = case.plan.head, head.api
-    if answers_with_a_token(api):
+    if api.gave_a_token:
         return
     if api.health.status != _OK:
         yield Finding(
