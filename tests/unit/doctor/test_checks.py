@@ -413,6 +413,18 @@ def test_a_strange_container_that_ran_out_of_memory_is_not_the_clusters() -> Non
     assert ids(changed(sound(), "node-b", docker=docker)) == []
 
 
+def test_containers_that_outlive_docker_are_warned_of_before_they_do() -> None:
+    facts = sound().facts["node-b"]
+    case = changed(sound(), "node-b", docker=replace(facts.docker, live_restore=True))
+    found = first(case)
+    assert (found.id, found.severity) == ("docker.live-restore", "warning")
+    assert "--live-restore out of ExecStart=" in found.fix[0].command
+    contents = {**facts.contents, "/etc/docker/daemon.json": '{"live-restore": true}'}
+    edit, reload = first(changed(case, "node-b", contents=contents)).fix
+    assert edit.command == 'On node-b, "live-restore": false in /etc/docker/daemon.json'
+    assert reload.command == "systemctl reload docker.service"
+
+
 def test_the_wrong_card_for_gloo() -> None:
     facts = sound().facts["node-b"]
     text = facts.contents[ENV].replace("GLOO_SOCKET_IFNAME=fabric0", "GLOO_SOCKET_IFNAME=eth9")

@@ -168,4 +168,29 @@ def logs(case: Case) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-CHECKS = (daemon, image, leftover, unsupervised, logs)
+def live_restore(case: Case) -> Iterator[Finding]:
+    """Containers that outlive the daemon: a unit ends with its `docker run`, and what that started
+    goes on without it, with GPUs and ports, until Docker comes back and the unit removes it."""
+    for host, facts in case.deployed():
+        if not facts.docker.live_restore:
+            continue
+        in_file = "live-restore" in facts.contents.get(DAEMON_JSON, "")
+        if in_file:
+            # Docker takes it over while it runs, from a key that is there (daemon/reload.go).
+            edit = by_hand(f'On {host.name}, "live-restore": false in {DAEMON_JSON}')
+            fix = (*edit, *on(host.name, f"systemctl reload {_UNIT}"))
+        else:
+            fix = by_hand(f"On {host.name}, take --live-restore out of ExecStart= of {_UNIT} "
+                          f"(systemctl edit --full {_UNIT}); it counts from Docker's next start, "
+                          "which ends what serves")  # fmt: skip
+        yield Finding(
+            "docker.live-restore", "docker", host.name,
+            expected="containers that end with Docker, as their units do",
+            found="live-restore: they outlive it, and nothing watches them then",
+            evidence="docker info: Live Restore Enabled: true",
+            fix=fix,
+            severity="warning",
+        )  # fmt: skip
+
+
+CHECKS = (daemon, image, leftover, unsupervised, logs, live_restore)
