@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 
 from vllm_cluster.weights.agent.cli import main
 from vllm_cluster.weights.agent.layout import Layout
+from vllm_cluster.weights.agent.scan import SourceFile, scan
 from vllm_cluster.weights.seen import Seen, look_script, read_look
 
 MODEL, REVISION = "org/m", "r1"
@@ -191,6 +194,20 @@ def test_another_host_takes_the_notes_when_it_sees_the_same_files(
     assert host.check(*other, "--identity", answer["identity"])[0] == 0
     (host.source / "extra.bin").write_bytes(b"?")
     assert take() == 4
+
+
+def test_a_file_system_that_numbers_its_files_anew_is_read_like_any_other(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As FUSE does when the kernel forgot a file meanwhile."""
+    number = itertools.count()
+
+    def numbered_anew(directory: Path) -> list[SourceFile]:
+        return [replace(file, inode=next(number)) for file in scan(directory)]
+
+    monkeypatch.setattr("vllm_cluster.weights.agent.aside.scan", numbered_anew)
+    status, _, err = host("note", "--model", MODEL, "--revision", REVISION, *aside(host))
+    assert (status, err) == (0, "")
 
 
 def test_no_unit_starts_with_a_model_of_others_that_was_read_with_wrong_bytes(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from vllm_cluster.weights.agent.errors import WeightsError
@@ -17,13 +17,17 @@ HIDDEN = "."
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file as it was when looked at: path in the model, where its bytes are, how it looked."""
+    """A file as it was when looked at: path in the model, where its bytes are, how it looked.
+
+    Two looks at one file are equal whatever the inode's number: FUSE gives another when the kernel
+    forgot the first, as it does while 140 GB are read (libfuse, without use_ino).
+    """
 
     path: str
     real: Path
     size_bytes: int
     mtime_ns: int
-    inode: int
+    inode: int = field(compare=False)
 
 
 def find_model_dir(directory: Path, revision: str) -> Path:
