@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.lab.harness import ROOT, Cluster, describe
 from tests.lab.names import lab_name
-from tests.lab.weights_deploy import WEIGHTS, command, edit
+from tests.lab.weights_deploy import WEIGHTS, command, edit, sums, sums_on
+from vllm_cluster.control.context import outline
 from vllm_cluster.lab import Lab
 from vllm_cluster.lab.layout import CONTROL_ADDRESS
 
@@ -31,6 +34,18 @@ for text in "$(journalctl --no-pager)" "$(ps auxww)" "$(docker inspect $(docker 
 done
 echo looked
 """
+# The lab's kernel has no NFS client. This takes the place of nfs-common's program and shows a
+# directory of the host itself, read-only, where systemd's mount unit asks for the share: what reads
+# the model there is proven here, NFS itself on kernels of their own (tests/vm/test_storage_vm.py).
+# The kernel does not call it NFS, and a second run takes it for another's mount: each test mounts
+# where nothing was, and deploys once.
+STAND_IN_FOR_MOUNT_NFS = """#!/bin/sh
+set -e
+mount --bind /srv/stand-in-for-nfs "$2"
+mount -o remount,bind,ro "$2"
+"""
+SERVED = "/srv/stand-in-for-nfs/tiny"
+SHARD = f"{SERVED}/model-00001-of-00002.safetensors"
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +95,40 @@ def from_sources(cluster: Cluster, revision: str, *sources: dict[str, str]) -> C
                          "sources": list(sources)}  # fmt: skip
 
     return edit(cluster, described)
+
+
+@pytest.fixture(scope="module")
+def served(lab: Lab, cluster: Cluster) -> None:
+    """The stand-in for mount.nfs4 on both hosts, which dpkg leaves where it is, and its files."""
+    for host in ("node-a", "node-b"):
+        cluster.on(host, f"mkdir -p {SERVED} && dpkg-divert --quiet --local --rename "
+                   "--divert /sbin/mount.nfs4.of-nfs-common --add /sbin/mount.nfs4")  # fmt: skip
+        put = "cat > /sbin/mount.nfs4 && chmod 755 /sbin/mount.nfs4"
+        assert lab.host(host).ssh(put, stdin=STAND_IN_FOR_MOUNT_NFS).returncode == 0
+        argv = lab.host(host).exec_argv(["tar", "-x", "-C", SERVED])
+        with subprocess.Popen(["tar", "-c", "-C", str(MODEL), "."], stdout=subprocess.PIPE) as tar:
+            subprocess.run(argv, stdin=tar.stdout, check=True)
+
+
+def on_a_share(cluster: Cluster, where: str, **sections: dict[str, Any]) -> Cluster:
+    """A description of its own with a share of a server that is no host of the cluster."""
+
+    def described(text: dict[str, Any]) -> None:
+        share = {"server": CONTROL_ADDRESS, "export": "/srv/models"}
+        text["storage"] = {"nfs": {where: share}}
+        text.update(sections)
+
+    return edit(cluster, described, name="nfs")
+
+
+def is_mounted_by_its_unit(cluster: Cluster, where: str) -> None:
+    unit = where.strip("/").replace("/", "-")
+    for host in ("node-a", "node-b"):
+        text = cluster.on(host, f"cat /etc/systemd/system/{unit}.mount")
+        assert "Type=nfs4" in text
+        assert f"What={CONTROL_ADDRESS}:/srv/models" in text
+        assert cluster.on(host, f"systemctl is-active {unit}.mount").strip() == "active"
+        assert cluster.lab.host(host).ssh(f"touch {where}/tiny/x").returncode != 0
 
 
 def answers(cluster: Cluster, reference: Any) -> None:
@@ -153,6 +202,54 @@ def test_from_a_directory_of_a_host(cluster: Cluster, reference: Any) -> None:
     assert sorted(there) == [COMMIT, "v-here", "v-host"]
     pinned = cluster.on("node-a", f"ls {WEIGHTS}/.pins/*").split()
     assert sum(word.startswith("generation-") for word in pinned) == 3
+
+
+@pytest.mark.usefixtures("served")
+def test_from_an_nfs_share(cluster: Cluster, reference: Any) -> None:
+    model = {"name": "tiny", "directory": "org/tiny", "revision": "v-nfs",
+             "sources": [{"nfs": "/mnt/models/tiny"}]}  # fmt: skip
+    made = on_a_share(cluster, "/mnt/models", model=model)
+    made.apply()
+    is_mounted_by_its_unit(made, "/mnt/models")
+    answers(made, reference)
+    path = f"{WEIGHTS}/org--tiny/v-nfs"
+    assert path in made.on("node-a", "docker inspect vllm --format '{{json .Args}}'")
+    for host in ("node-a", "node-b"):
+        assert sums_on(made, host, path) == sums(MODEL), host
+
+
+@pytest.mark.usefixtures("served")
+def test_read_from_an_nfs_share_at_each_start(cluster: Cluster, reference: Any) -> None:
+    made = on_a_share(
+        cluster, "/srv/nfs",
+        model={"name": "tiny", "directory": "tiny", "revision": "v-on-nfs"},
+        weights={"directory": "/srv/nfs", "storage": "nfs"},
+    )  # fmt: skip
+    made.apply()
+    is_mounted_by_its_unit(made, "/srv/nfs")
+    answers(made, reference)
+    assert "/srv/nfs/tiny" in made.on("node-a", "docker inspect vllm --format '{{json .Args}}'")
+    for host, unit in (("node-a", "vllm"), ("node-a", "ray-head"), ("node-b", "ray-worker")):
+        assert "/srv/nfs" in made.on(host, f"systemctl show -P RequiresMountsFor {unit}").split()
+
+    # Bytes that rot on the server: no name, size or time tells. The head reads for all.
+    check = shlex.join(outline(made.description).plan.weights.check("vllm.service"))
+    rot = f"cp -p {SHARD} /root/whole && printf rotten | dd of={SHARD} bs=1 seek=1000000"
+    made.on("node-a", f"{rot} conv=notrunc status=none && touch -r /root/whole {SHARD}")
+    for host in ("node-a", "node-b"):
+        assert made.lab.host(host).ssh(check).returncode == 0, f"{host}: a glance cannot know"
+    done = command(made, "verify")
+    assert done.returncode == 1, done.stdout
+    assert f"other than when they were noted: {Path(SHARD).name}" in done.stderr
+    for host in ("node-a", "node-b"):
+        refused = made.lab.host(host).ssh(check)
+        assert refused.returncode == 4, f"{host}: {refused.stdout}{refused.stderr}"
+        assert "held wrong bytes when it was last read" in refused.stderr
+    made.on("node-a", f"cat /root/whole > {SHARD} && touch -r /root/whole {SHARD}")
+    done = command(made, "verify")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for host in ("node-a", "node-b"):
+        assert made.lab.host(host).ssh(check).returncode == 0, f"{host}: read right again"
 
 
 def test_from_a_file_system_that_the_hosts_share(cluster: Cluster, reference: Any) -> None:

@@ -28,6 +28,7 @@ PACKAGES = (
     "systemd", "systemd-sysv", "udev", "dbus", "openssh-server", "sudo", "iproute2", "procps",
     "linux-image-cloud-amd64", "initramfs-tools", "e2fsprogs", "xfsprogs", "nfs-common",
     "nfs-kernel-server", "rsync", "nftables", "iputils-ping", "curl", "ca-certificates",
+    "python3",
 )  # fmt: skip
 
 # They cost minutes under emulation and prove nothing here.

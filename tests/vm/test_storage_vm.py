@@ -176,6 +176,32 @@ def test_a_mount_that_somebody_took_away_comes_back(pair: Pair) -> None:
     assert "noatime" in b.ssh("findmnt -nro OPTIONS --mountpoint /srv/fast").split(",")
 
 
+def test_a_client_takes_a_model_from_its_share(pair: Pair, tmp_path: Path) -> None:
+    a, b = pair.machines["node-a"], pair.machines["node-b"]
+    a.ssh("mkdir /srv/fast/models/m && cd /srv/fast/models/m && echo '{}' > config.json && "
+          f"head -c {20 * MIB + 7} /dev/urandom > m.safetensors && sync")  # fmt: skip
+    b.await_true("the model on the share", "test -e /mnt/models/m/m.safetensors", 120)
+    old = "model: {name: tiny, source: model, directory: tiny}"
+    new = "model: {name: m, directory: org/m, revision: v1, sources: [{nfs: /mnt/models/m}]}"
+    text = pair.inventory.with_suffix(".yaml").read_text()
+    assert old in text
+    # The machines' own disk is smaller than what stays free by default.
+    text = text.replace(old, new).replace("  image: 0\n", "  image: 0\n  reserve: 64MiB\n")
+    for name in ("ssh_config", "known_hosts", "image.tar"):
+        (tmp_path / name).symlink_to(pair.inventory.parent / name)
+    (tmp_path / "vm.yaml").write_text(text)
+    program = Path(sys.executable).with_name("vllm-cluster")
+    # Not the server, which sees the directory itself.
+    done = subprocess.run(
+        [program, "weights", "place", str(tmp_path / "vm.yaml"), "--host", "node-b"],
+        cwd=ROOT, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "node-b gets the model from /mnt/models/m, an NFS share" in done.stderr
+    placed = b.ssh("cd /var/lib/vllm-cluster/models/org--m/v1/ && sha256sum *")
+    assert placed == a.ssh("cd /srv/fast/models/m && sha256sum *")
+
+
 def test_a_disk_with_data_where_a_blank_one_was_declared_is_left_as_it_is(
     pair: Pair, tmp_path: Path
 ) -> None:
