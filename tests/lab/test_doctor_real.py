@@ -77,6 +77,7 @@ def test_the_archive_of_a_real_cluster_holds_no_secret(cluster: Cluster, tmp_pat
     with tarfile.open(path) as tar:
         content = b"".join(file.read() for member in tar if (file := tar.extractfile(member)))
     assert b"ray-head" in content
+    assert b"@@vllm-cluster ray-file" in content
     for secret in cluster.secrets.values():
         assert secret.encode() not in content
 
@@ -89,7 +90,9 @@ def test_a_link_is_measured_and_a_slow_one_is_told_from_it(
     assert code == 0, told
     fast = told["pairs"][0]
     assert fast["loss"] == 0
-    assert fast["mtu"] == 1500
+    assert fast["mtu"] == fast["card_mtu"] == fast["card_mtu_back"] == 1500
+    assert "dev fabric0" in fast["route"]
+    assert "dev fabric0" in fast["route_back"]
     host = cluster.lab.host("node-b")
     host.shape("100mbit")
     try:

@@ -10,6 +10,8 @@ from vllm_cluster.plan.signs import SIGNS, Sign
 
 _STAMP = re.compile(r"^(\d+\.\d+) \S+ ([^:\[]+)(?:\[\d+\])?: ?(.*)$")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
+# Ray guesses behind every process that is gone: SIGKILL, `ray stop`, a crash.
+_GUESSES = re.compile(r"There are some potential root causes.*")
 _RANK = re.compile(r"\((\w*Worker\w*|\w*EngineCore\w*) pid=(\d+)(?:, ip=([\d.]+))?\)")
 
 
@@ -43,8 +45,9 @@ def named(messages: Iterable[tuple[float, str]]) -> list[LogCause]:
         # `docker rm` before every start; and a line of source in a traceback names nothing.
         if "No such container" in words or re.search(r"(?:^|\) )\s*raise ", words):
             continue
+        known = _GUESSES.sub("", words)
         for sign in SIGNS:
-            if re.search(sign.pattern, words):
+            if re.search(sign.pattern, known):
                 who = _RANK.search(words)
                 rank = f"{who[1]} {who[3] or ''}".strip() if who else ""
                 found.append(LogCause(sign, time_s, words.strip(), rank))

@@ -79,8 +79,8 @@ def test_the_source_in_a_traceback_is_no_cause() -> None:
     assert first_cause(lines[:1]) == "raise Exception("
 
 
-# Lines of Ray's own files: a raylet that killed (ray-project/ray, issue 34695), one that starts
-# (store_runner.cc), both with another time, and vLLM's logger.
+# Lines in the form of Ray's own files: a raylet that killed (as in ray-project/ray, issue 34695,
+# with another time), one that starts (after store_runner.cc), and vLLM's logger.
 _NEWS = ("[2026-11-30 00:50:01,000 I 77 77] (raylet) store_runner.cc:49: Starting object store "
          "with directory /dev/shm, fallback /tmp/ray, and huge page support disabled")  # fmt: skip
 _KILLED = ("[2026-11-30 00:51:02,798 E 329 329] (raylet) node_manager.cc:3069: 13 Workers (tasks / "
@@ -122,6 +122,15 @@ def test_what_a_raylet_says_of_workers_that_it_killed_is_a_cause_and_its_news_ar
     for line in (_NEWS, _CRASHED):
         found = logs.read(with_files(RayFile("raylet.out", 200.0, (line,))))
         assert [log for log in found if log.unit == "raylet.out"] == []
+
+
+def test_what_ray_guesses_of_a_worker_that_is_gone_is_no_cause() -> None:
+    line = ("[2026-11-30 00:51:02,798 W 61 61] (gcs_server) gcs_worker_manager.cc:56: Reporting "
+            "worker exit, exit_type = SYSTEM_ERROR, exit_detail = Worker unexpectedly exits with a "
+            "connection error code 2. End of file. There are some potential root causes. (1) The "
+            "process is killed by SIGKILL by OOM killer due to high memory usage.")  # fmt: skip
+    found = logs.read(with_files(RayFile("gcs_server.out", 200.0, (line,))))
+    assert [log for log in found if log.unit == "gcs_server.out"] == []
 
 
 def test_a_worker_of_vllms_life_before_is_no_cause() -> None:
