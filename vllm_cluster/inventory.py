@@ -45,6 +45,9 @@ def _host(
         "ssh_port": ssh.port,
         "ssh_strict_host_key_checking": ssh.host_keys,
         "_sudo": ssh.user != "root",
+        # What programs say is read: ufw, apt and bash speak the host's language, and stat writes
+        # the decimal point of it.
+        "_env": {"LC_ALL": "C"},
         "description": str(cluster.file),
         # Versions that operations.packages installs, and no others.
         "locked_packages": dict(pins[host.name].packages) if host.name in pins else {},

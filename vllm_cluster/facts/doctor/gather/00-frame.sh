@@ -1,6 +1,9 @@
 # Reads a host and changes nothing on it. Sent over SSH with a prelude of values; needs bash,
 # coreutils, iproute2 and systemd. Output: sections, each begun by a line "$mark NAME".
 
+# Of another language the decimal point is a comma, and programs say other words.
+export LC_ALL=C
+
 begin() { printf '%s %s\n' "$mark" "$*"; }
 
 # What takes long runs beside the rest: `start NAME COMMAND…`, later `collect NAME`.
