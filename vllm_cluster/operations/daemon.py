@@ -20,6 +20,7 @@ from vllm_cluster.plan import docker_config, paths
 from vllm_cluster.plan.docker_flags import Flag, conflicts
 
 BEFORE = f"{paths.STATE}/daemon.json.before"
+_WRITTEN = f"{paths.STATE}/daemon.json.written"
 DROP_IN = f"{paths.UNITS}/docker.service.d/vllm-cluster.conf"
 _NEW = "/etc/docker/.daemon.json.new"
 _NAME = "docker.service"
@@ -69,7 +70,8 @@ def configured(wanted: Docker) -> Generator[StringCommand, None, None]:
     if words:
         yield refuse(words)
         return
-    place: dict[str, File | Directory] = {DAEMON_JSON: File(new, mode=have.config_mode, ours=False)}
+    merged = File(new, mode=have.config_mode, ours=False)
+    place: dict[str, File | Directory] = {DAEMON_JSON: merged}
     if wanted.drop_in is not None:
         place[DROP_IN] = File(wanted.drop_in)
     differences = docker_config.changes(old, new)
@@ -78,7 +80,7 @@ def configured(wanted: Docker) -> Generator[StringCommand, None, None]:
     if differences and have.validates:
         yield _validated(new)
     if differences:
-        yield _kept(have)
+        yield _kept(have, merged)
     yield from files.place._inner(wanted=place)
     if not have.engine:
         yield from _installed(wanted)
@@ -189,15 +191,19 @@ def _report(have: DockerState) -> None:
 def _validated(new: str) -> StringCommand:
     check = f"dockerd --validate --config-file={_NEW}"
     return StringCommand(
-        f"mkdir -p /etc/docker && cat > {_NEW} && {{ out=$({check} 2>&1); code=$?; "
+        # daemon.json may hold a proxy's password, and be for root alone.
+        f"mkdir -p /etc/docker && umask 077 && cat > {_NEW} && {{ out=$({check} 2>&1); code=$?; "
         f'rm -f {_NEW}; [ $code = 0 ] || {{ echo "$out" >&2; exit 1; }}; }}',
         _stdin=new,
     )
 
 
-def _kept(have: DockerState) -> StringCommand:
+def _kept(have: DockerState, merged: File) -> StringCommand:
+    """The way back of this one change: what was there, and a digest of what we are to write."""
     save = f"cp -p {DAEMON_JSON} {BEFORE}" if have.config is not None else f"rm -f {BEFORE}"
-    return StringCommand(f"mkdir -p {paths.STATE} && {save}")
+    return StringCommand(
+        f"mkdir -p {paths.STATE} && {save} && echo '{merged.sha256}  {DAEMON_JSON}' > {_WRITTEN}"
+    )
 
 
 def _installed(wanted: Docker) -> Generator[StringCommand, None, None]:
@@ -212,10 +218,14 @@ def _installed(wanted: Docker) -> Generator[StringCommand, None, None]:
 
 
 def _restart() -> str:
+    """Restart Docker; where it fails, take back what we wrote, never what somebody wrote since."""
+    undo = f"if [ -e {BEFORE} ]; then cp -p {BEFORE} {DAEMON_JSON}; else rm -f {DAEMON_JSON}; fi"
     return (
         f"systemctl daemon-reload; systemctl restart {_NAME} || {{ "
         f"journalctl --no-pager --output=cat --lines=20 --unit={_NAME} >&2; "
-        f"if [ -e {BEFORE} ]; then cp -p {BEFORE} {DAEMON_JSON}; else rm -f {DAEMON_JSON}; fi; "
+        f"if sha256sum --check --status {_WRITTEN} 2>/dev/null; then {undo}; "
         f"systemctl reset-failed {_NAME}; systemctl restart {_NAME}; "
-        f"echo '{DAEMON_JSON} is as before, and Docker runs with it' >&2; exit 1; }}"
+        f"echo '{DAEMON_JSON} is as before, and Docker runs with it' >&2; "
+        f"else echo '{DAEMON_JSON}, or what else {_NAME} reads, was changed by somebody else: "
+        f"mend it there and run again' >&2; fi; exit 1; }}"
     )
