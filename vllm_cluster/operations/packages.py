@@ -17,7 +17,8 @@ LOCK_WAIT_S = 300
 # A fresh server's first boot runs apt by itself. apt-get waits for dpkg's lock where it is told
 # to, but for the lock on its lists it does not (apt 2.6), nor does dpkg: so all of them are
 # tried again for as long as the words are about a lock. A run that was cut off earlier leaves
-# packages half installed, and apt does nothing before dpkg has finished them.
+# packages half installed, and apt does nothing before dpkg has finished them. A configuration file
+# that somebody changed stays: dpkg would ask, and nobody answers.
 SHELL = f"""
 export DEBIAN_FRONTEND=noninteractive
 patiently() {{
@@ -31,7 +32,10 @@ patiently() {{
     sleep 1
   done
 }}
-apt() {{ patiently apt-get -o DPkg::Lock::Timeout={LOCK_WAIT_S} -qq -y "$@"; }}
+apt() {{
+  patiently apt-get -o DPkg::Lock::Timeout={LOCK_WAIT_S} -o Dpkg::Options::=--force-confold \
+    -qq -y "$@"
+}}
 settle() {{ [ -z "$(dpkg --audit)" ] || patiently dpkg --configure -a --force-confold; }}
 """
 
