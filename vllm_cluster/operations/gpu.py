@@ -113,6 +113,13 @@ def _settings(state: GpuState) -> Commands:
         host.log(f"switches MIG off on {len(mig)} GPUs")
         record = owned.first("gpu", "mig", f"on for {len(mig)}")
         yield StringCommand(f"{record} && nvidia-smi --multi-instance-gpu=0")
+        still = [str(card.index) for card in host.get_fact(GpuFact).cards if card.mig]
+        if still:
+            yield refuse(
+                f"MIG stays on (GPU {', '.join(still)}) until nothing uses the card and it is "
+                "reset; end what uses it, `nvidia-smi --gpu-reset` or reboot, and run again"
+            )
+            return
     fabric = state.switches and not state.fabric_active
     if fabric:
         host.log("nvidia-fabricmanager.service: is not active")

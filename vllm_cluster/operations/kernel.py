@@ -19,6 +19,8 @@ from vllm_cluster.plan.kernel import KernelState, Setting
 
 _TIMESYNCD = "systemd-timesyncd"
 _MIB = 2**20
+# The kernel rounds sizes of memory up to whole pages; the largest of any machine.
+_PAGE_BYTES = 2**16
 
 Commands = Generator[StringCommand, None, None]
 
@@ -29,7 +31,8 @@ class Tuning:
 
     `text` writes the file of `settings`; `explicit` are those that the description names.
     `time_service` lets one be installed where there is none. `shm_bytes` is what the containers
-    shall see; `host_shm` says that they see the host's own.
+    shall see; `host_shm` says that they see the host's own. `servers`: the description names
+    time servers, which systemd-timesyncd asks.
     """
 
     settings: tuple[Setting, ...]
@@ -39,6 +42,7 @@ class Tuning:
     shm_bytes: int
     host_shm: bool
     time_service: bool
+    servers: bool = False
 
 
 @operation()
@@ -56,9 +60,12 @@ def tuned(wanted: Tuning) -> Commands:
         yield refuse(f"{kernel.RESERVED} of this host cannot be read: {error}")
         return
     place: dict[str, File | Directory] = {kernel.FILE: File(wanted.text(settings)), **wanted.files}
-    if wanted.host_shm and state.shm_bytes != wanted.shm_bytes:
-        yield StringCommand(owned.first("shm", "/dev/shm", str(state.shm_bytes)))
     yield from files.place._inner(wanted=place)
+    # The unit of it runs already where somebody changed the size since.
+    if wanted.host_shm and not 0 <= state.shm_bytes - wanted.shm_bytes < _PAGE_BYTES:
+        host.log(f"/dev/shm has {state.shm_bytes} bytes, not {wanted.shm_bytes}")
+        record = owned.first("shm", "/dev/shm", str(state.shm_bytes))
+        yield StringCommand(f"{record} && mount -o remount,size={wanted.shm_bytes} /dev/shm")
     for setting in missing:
         have = state.values[setting.name]
         host.log(f"{setting.name} is {have or 'empty'}, not {setting.value}")
@@ -76,6 +83,12 @@ def _obstacle(state: KernelState, wanted: Tuning) -> str:
         return (
             f"memory.shm is {wanted.shm_bytes // _MIB} MiB, and this host has "
             f"{state.memory_bytes // _MIB} MiB of memory; what is written there counts as memory"
+        )
+    others = [n for n, how in state.time_services.items() if how == "active" and n != _TIMESYNCD]
+    if wanted.servers and others:
+        return (
+            f"{others[0]} sets this host's clock, and clock.servers are for {_TIMESYNCD}; name "
+            f"them in the configuration of {others[0]} and leave clock.servers out, or remove it"
         )
     return ""
 

@@ -32,7 +32,8 @@ def resolved(
     except UnicodeDecodeError as error:
         yield refuse(f"{_HOSTS} is not UTF-8 at byte {error.start}; mend it and run again")
         return
-    words = _obstacle(own, addresses, found, old)
+    names = [own] if set_hostname else [own, found.fqdn, found.hostname]
+    words = _obstacle(own, names, addresses, found, old)
     if words:
         yield refuse(words)
         return
@@ -40,7 +41,6 @@ def resolved(
         host.log(f"the host's name is {found.hostname}, not {own}")
         before = owned.first("hostname", own, found.hostname)
         yield StringCommand(before, "&& hostnamectl set-hostname", QuoteString(own))
-    names = [own] if set_hostname else [own, found.fqdn, found.hostname]
     text = hosts_text(old, {*names} - {"", "localhost"}, addresses, {own: own_aliases(own, names)})
     wanted: dict[str, File | files.Directory] = {_HOSTS: File(text, ours=False)}
     if found.cloud:
@@ -52,11 +52,19 @@ def resolved(
             yield _check(name, address)
 
 
-def _obstacle(own: str, addresses: Mapping[str, str], found: NamesState, old: str) -> str:
+def _obstacle(
+    own: str, names: list[str], addresses: Mapping[str, str], found: NamesState, old: str
+) -> str:
     """Why this host cannot have these names; empty when it can."""
     if addresses[own] not in found.addresses:
         held = ", ".join(found.addresses)
         return f"no interface holds {addresses[own]}, the address of {own}; it has {held}"
+    others = sorted({*names} & ({*addresses} - {own}))
+    if others:
+        return (
+            f"{own} calls itself {others[0]}, which is another host of the cluster; "
+            f"names.hostname: set, or `hostnamectl set-hostname {own}` there"
+        )
     wrong = contradictions(old, addresses)
     if wrong:
         return f"{_HOSTS} contradicts the description: {'; '.join(wrong)}; remove that there"

@@ -21,7 +21,8 @@ def hosts_text(
     `aliases` (name -> further names of that host) come first on its line, since `hostname -f`
     answers with the first.
     """
-    kept = [line for line in (_line(text, own_names) for text in _outside(old)) if line is not None]
+    own = {name for name in own_names if _is_name(name)}
+    kept = [line for line in (_line(text, own) for text in _outside(old)) if line is not None]
     while kept and not kept[-1].strip():
         kept.pop()
     further = aliases or {}

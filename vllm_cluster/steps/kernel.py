@@ -32,6 +32,7 @@ def kernel_step() -> None:
             shm_bytes=plan.shm_bytes,
             host_shm=host_shm,
             time_service=clock.service == "auto",
+            servers=bool(clock.servers),
         ),
     )
     if host_shm:

@@ -27,6 +27,12 @@ def test_localhost_is_no_name_of_a_host() -> None:
     assert own_aliases("node-a", ["node-a", "localhost.localdomain", "localhost", ""]) == []
 
 
+def test_names_of_localhost_stay_on_loopback() -> None:
+    old = "127.0.0.1 localhost.localdomain localhost\n"
+    own = {"node-a", "localhost.localdomain"}
+    assert hosts_text(old, own, ADDRESSES).startswith(old)
+
+
 def test_a_line_of_the_users_with_another_address_is_found_by_its_number() -> None:
     old = f"127.0.1.1 node-a\n{BEGIN}\n9.9.9.9\tnode-b\n{END}\n10.0.0.9 printer node-b # old\n"
     assert contradictions(old, ADDRESSES) == ["line 5 says that node-b is 10.0.0.9"]

@@ -131,6 +131,44 @@ def test_chrony_stays_and_a_providers_settings_too(ubuntu: Sent) -> None:
     assert not any("timesyncd" in x for x in commands)
 
 
+def test_time_servers_for_a_host_that_chrony_serves_are_refused(ubuntu: Sent) -> None:
+    (refusal,) = ubuntu(kernel_step, {SYSCTL: KERNEL}, clock={"servers": ["ntp.example.com"]})
+    assert "chrony sets this host" in refusal
+    assert "leave clock.servers out" in refusal
+
+
+@pytest.mark.parametrize(
+    ("have", "mended"), [(2**30, True), (10**10 - 1, True), (10**10 + 4095, False)]
+)
+def test_shared_memory_of_a_host_that_somebody_changed_is_mended(
+    ubuntu: Sent, have: int, mended: bool
+) -> None:
+    answer = KERNEL.replace("shm 540550588416", f"shm {have}")
+    memory = {"shm": "10GB", "object_store": "2GiB", "ipc": "host"}  # no whole number of pages
+    commands = ubuntu(kernel_step, {SYSCTL: answer}, memory=memory)
+    resized = [x for x in commands if "&& mount -o remount,size=10000000000 /dev/shm" in x]
+    assert bool(resized) == mended
+
+
+def test_mig_that_stays_on_is_refused(ubuntu: Sent) -> None:
+    cards = "".join(
+        f"card {n}, NVIDIA A100-SXM4-80GB, GPU-{n}, 81920, Enabled, Enabled, 0\n" for n in range(4)
+    )
+    driver = "\n".join(x for x in DRIVER.splitlines() if not x.startswith(("card", "rows")))
+    commands = ubuntu(gpu_step, {GPU: cards + driver}, driver={"mig": "disable"})
+    assert "nvidia-smi --multi-instance-gpu=0" in commands[-2]
+    assert "MIG stays on (GPU 0, 1, 2, 3)" in commands[-1]
+
+
+def test_a_host_that_calls_itself_like_another_is_refused(ubuntu: Sent) -> None:
+    hosts = base64.b64encode(b"127.0.0.1 localhost\n127.0.1.1 node-b\n").decode()
+    answer = f"hostname node-b\nfqdn node-b\naddress 192.168.1.10\nhosts {hosts}"
+    (refusal,) = ubuntu(names_step, {NAMES: answer})
+    assert "node-a calls itself node-b" in refusal
+    written = ubuntu(names_step, {NAMES: answer}, names={"hostname": "set"})
+    assert any("hostnamectl set-hostname node-a" in x for x in written)
+
+
 def test_cloud_init_is_kept_from_etc_hosts(ubuntu: Sent) -> None:
     hosts = base64.b64encode(b"127.0.0.1 localhost\n127.0.1.1 node-a node-a\n").decode()
     answer = (
