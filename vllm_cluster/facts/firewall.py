@@ -39,6 +39,9 @@ if [ "$(firewall-cmd --state 2>/dev/null)" = running ]; then
   echo "firewalld running"
   echo "policy $(sha256sum 2>/dev/null < {POLICY} | cut -c1-64)"
   firewall-cmd --get-policies | grep -qw vllm-cluster && echo "policy-live"
+  firewall-cmd --list-all-zones | awk '
+    /^[^ ]/ {{zone = /active/ ? $1 : ""}}
+    /^ *target: ACCEPT/ && zone != "" && zone !~ /^(docker|libvirt)/ {{print "open-zone " zone}}'
 fi
 $nft list chains 2>/dev/null | awk '$1 == "table" {{t = $2 " " $3}} $1 == "chain" {{c = $2}}
   /hook input/ && /policy drop/ {{print "drops " t " " c}}'
@@ -51,6 +54,7 @@ class FirewallState:
     """Digests of the rule file, of the loaded table, and of both when they were last confirmed.
 
     `drops`: chains of others (`ip filter INPUT`) that drop whatever they do not know.
+    `open_zones`: firewalld's zones in use that let in whatever comes.
     """
 
     file: str = ""
@@ -68,11 +72,12 @@ class FirewallState:
     policy: str = ""
     policy_live: bool = False
     drops: tuple[str, ...] = ()
+    open_zones: tuple[str, ...] = ()
 
 
 _WORDS = (
     "nft", "file", "table", "held", "loaded", "pending", "ssh", "ufw", "ufw-rule", "firewalld",
-    "policy", "policy-live", "drops",
+    "policy", "policy-live", "drops", "open-zone",
 )  # fmt: skip
 
 
@@ -109,5 +114,6 @@ class Firewall(FactBase[FirewallState]):
             firewalld=bool(values["firewalld"]),
             policy="".join(values["policy"]),
             policy_live=bool(values["policy-live"]),
+            open_zones=tuple(values["open-zone"]),
             drops=tuple(v for v in values["drops"] if not v.startswith("inet vllm_cluster ")),
         )

@@ -22,6 +22,8 @@ device() {
   value() { printf '%s\n' "$probed" | sed -n "s/^$1=//p" | head -n1 | sed 's/\\\(.\)/\1/g'; }
   what=$(value TYPE); [ -n "$what" ] || what=$(value PTTYPE)
   case $code in 0|2) ;; *) what=ambivalent ;; esac
+  # 2 is also what blkid says of a device that it cannot read (blkid(8)).
+  [ $code -ne 2 ] || dd if="$real" of=/dev/null bs=1M count=1 2>/dev/null || what=unreadable
   [ $code -ne 0 ] || [ -n "$what" ] || what=unknown
   users=
   for part in $(lsblk -nro NAME "$real" 2>/dev/null | tail -n +2); do users="$users,$part"; done

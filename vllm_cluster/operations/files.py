@@ -40,11 +40,15 @@ class File:
 
 @dataclass(frozen=True)
 class Directory:
-    """A directory as it shall be; its content is left alone."""
+    """A directory as it shall be; its content is left alone.
+
+    `theirs`: made where it is missing, and otherwise left with the owner and mode that it has.
+    """
 
     mode: str = "755"
     user: str = "root"
     group: str = "root"
+    theirs: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,8 @@ def _difference(item: File | Directory, found: FileState) -> str:
         return f"{kind} is missing"
     if found.kind != kind:
         return f"is a {found.kind}, not a {kind}"
+    if isinstance(item, Directory) and item.theirs:
+        return ""
     differs = []
     if isinstance(item, File) and found.sha256 != item.sha256:
         differs.append("content differs")

@@ -58,6 +58,13 @@ def _obstacle(have: FirewallState) -> str:
             f"ufw is active but lets in what it does not know ({have.ufw_default}); "
             "`ufw default deny incoming` closes it, `ufw disable` leaves the firewall to this run"
         )
+    if have.firewalld and have.open_zones:
+        zone = have.open_zones[0]
+        return (
+            f"firewalld's zone {zone} is in use and lets in whatever comes, past any list of ours; "
+            f"`firewall-cmd --permanent --zone={zone} --set-target=default && firewall-cmd "
+            "--reload` closes it (let SSH into it first)"
+        )
     return ""
 
 

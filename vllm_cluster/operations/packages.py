@@ -21,6 +21,8 @@ LOCK_WAIT_S = 300
 # that somebody changed stays: dpkg would ask, and nobody answers.
 SHELL = f"""
 export DEBIAN_FRONTEND=noninteractive
+# Ubuntu's needrestart would restart services of others after an installation of ours.
+export NEEDRESTART_SUSPEND=1
 patiently() {{
   end=$(( $(date +%s) + {LOCK_WAIT_S} ))
   until out=$("$@" 2>&1 </dev/null); do

@@ -46,7 +46,9 @@ def _make(disk: LocalDisk) -> StringCommand:
     # itself opens the device exclusively and refuses one that is mounted or held.
     blank = (
         f'real=$(readlink -f {device}); code=0; blkid -p "$real" >/dev/null || code=$?; '
-        f'[ $code = 2 ] || {{ echo "refused: $real is not blank any more" >&2; exit 1; }}'
+        # blkid(8): 2 is nothing found, and a device that could not be read.
+        '[ $code = 2 ] && dd if="$real" of=/dev/null bs=1M count=1 2>/dev/null || '
+        '{ echo "refused: $real is not blank any more, or cannot be read" >&2; exit 1; }'
     )
     make = {
         # No blocks kept for root: no system lives there, and 5 % of 4 TB is a model.

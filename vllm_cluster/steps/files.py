@@ -37,7 +37,10 @@ def base_step() -> None:
         paths.MEMBERS: Merged(_members),
     }
     if here.plan().weights.copied:  # a share of others is left as it is
-        wanted[here.plan().weights_directory] = Directory()
+        directory = here.plan().weights_directory
+        # A team's own, such as /srv/models, stays writable for those for whom it was.
+        theirs = not directory.startswith(f"{paths.STATE}/")
+        wanted[directory] = Directory(theirs=theirs)
     for script in SCRIPTS:
         path = f"{paths.SCRIPTS}/{script}"
         wanted[path] = File(plain(path), mode="755")

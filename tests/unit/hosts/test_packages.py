@@ -18,3 +18,11 @@ def test_a_configuration_file_that_somebody_changed_is_kept_unasked(tmp_path: Pa
     told = (tmp_path / "told").read_text()
     assert "-o Dpkg::Options::=--force-confold " in told
     assert told.endswith(" install x\n")
+
+
+def test_no_service_of_others_is_restarted_after_an_installation_of_ours() -> None:
+    said = subprocess.run(
+        ["sh", "-c", f"{SHELL}env"], env={"PATH": os.environ["PATH"]},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "NEEDRESTART_SUSPEND=1\n" in said.stdout

@@ -41,6 +41,7 @@ DATA = [
     (Device("/dev/sdb", "8:16", "gpt", "", ("sdb1",)), "gpt (sdb1)", "wipefs --all /dev/sdb"),
     (Device("/dev/sdb", "8:16", "LVM2_member", "x-y", ("held by dm-0",)), "LVM2", "held by dm-0"),
     (Device("/dev/sdb", "8:16", "ambivalent", "", ()), "ambivalent", "nothing was changed"),
+    (Device("/dev/sdb", "8:16", "unreadable", "", ()), "unreadable", "nothing was changed"),
     (Device("/dev/sdb", "8:16", "swap", "1-2", ("swap",)), "swap", "nothing was changed"),
     (Device("/dev/sdb", "8:16", "", "", ("sdb1",)), "in use (sdb1)", "nothing was changed"),
     (Device("/dev/sdb", "8:16", "", "", ("mounted at /",)), "mounted at /", "nothing was changed"),
