@@ -19,11 +19,12 @@ SIZE_BYTES = 3 * 2**30
 PACKAGES = (
     "systemd", "systemd-sysv", "udev", "dbus", "openssh-server", "sudo", "iproute2", "procps",
     "linux-image-cloud-amd64", "initramfs-tools", "e2fsprogs", "cloud-init", "netplan.io",
-    "cloud-guest-utils", "tzdata",
+    "cloud-guest-utils", "locales", "tzdata",
 )  # fmt: skip
 _FILES = {
     "etc/fstab": "/dev/vda / ext4 rw,noatime 0 1\n",
     "etc/machine-id": "",
+    "etc/hosts": "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n",
     "etc/initramfs-tools/modules": "virtio_blk\nvirtio_pci\nvirtio_net\next4\nisofs\n",
     # Asking the networks of a dozen clouds takes minutes and proves nothing here.
     "etc/cloud/cloud.cfg.d/90-test.cfg": "datasource_list: [NoCloud, None]\n",

@@ -82,8 +82,10 @@ def test_ssh_knows_it_before_the_first_connection(machine: Machine) -> None:
 
 
 def test_it_is_what_the_seed_says(machine: Machine) -> None:
-    machine.await_true("cloud-init's end", "cloud-init status | grep -q done", 1800)
+    machine.await_true("cloud-init's end", "test -s /run/cloud-init/result.json", 1800)
+    assert "status: done" in machine.ssh("cloud-init status --long || true")
     assert machine.ssh("hostname") == HOST
+    assert machine.ssh(f"getent ahostsv4 {HOST}").split()[0] == "127.0.1.1"
     assert machine.ssh("readlink -f /etc/localtime").endswith("Europe/Oslo")
     shown = machine.ssh("ip -o -4 address show scope global")
     assert f"{machine.address}/24" in shown
