@@ -522,6 +522,18 @@ def test_a_unit_that_gave_up_is_started_with_its_counter_reset() -> None:
     assert command(case).startswith("systemctl reset-failed ray-worker.service;")
 
 
+def test_a_unit_that_pauses_between_starts_begins_anew() -> None:
+    facts = sound().facts["node-b"]
+    unit = replace(
+        facts.unit("ray-worker.service"), active="activating", sub="start-pre",
+        log=("1.0 node-b attempt[9]: start 9 since ray-worker last held; pausing 300 s before it",),
+    )  # fmt: skip
+    case = changed(sound(), "node-b", units={**facts.units, unit.name: unit}, docker=Docker())
+    [found] = [one for one in findings(case) if one.id == "ray.worker-down"]
+    assert found.fix[0].command.startswith("/usr/local/lib/vllm-cluster/attempt held ray-worker")
+    assert found.fix[0].command.endswith("; systemctl restart --no-block ray-worker.service")
+
+
 @pytest.mark.parametrize(("restarts", "identity"), [(1, "vllm.starting"), (3, "vllm.down")])
 def test_a_second_start_is_still_a_start_and_a_fourth_is_a_loop(
     restarts: int, identity: str

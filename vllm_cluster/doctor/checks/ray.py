@@ -15,6 +15,8 @@ from vllm_cluster.plan import paths
 _OK = 200
 # From the third restart on it is no longer a start that went wrong once.
 LOOP_RESTARTS = 3
+# What `attempt` says while it waits between two starts of a unit.
+_PAUSING = " last held; pausing "
 
 
 def units(case: Case) -> Iterator[Finding]:
@@ -52,7 +54,10 @@ def state_words(unit: Unit) -> str:
 def start_command(unit: Unit) -> str:
     """What starts a unit that is down, whether it was stopped or gave up."""
     if unit.active == "activating":
-        return f"systemctl restart --no-block {unit.name}"
+        restart = f"systemctl restart --no-block {unit.name}"
+        # The next start would only pause longer: its count begins anew.
+        held = f"{paths.SCRIPTS}/attempt held {unit.name}; "
+        return held + restart if unit.log and _PAUSING in unit.log[-1] else restart
     return f"systemctl reset-failed {unit.name}; systemctl start --no-block {unit.name}"
 
 
