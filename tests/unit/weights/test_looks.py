@@ -76,6 +76,13 @@ def test_a_unit_that_is_refused_is_no_user(host: Host) -> None:
     assert list((host.root / ".pins").iterdir()) == []
 
 
+def test_a_check_says_how_large_the_copy_is_for_those_that_will_take_it(host: Host) -> None:
+    identity = host.place()
+    status, answer, _ = host.check()
+    assert (status, answer["identity"]) == (0, identity)
+    assert answer["total_bytes"] == host.look()["copy"]["total_bytes"] > 0
+
+
 def test_a_look_tells_copy_reasons_and_jobs(host: Host) -> None:
     why = [f"{MODEL} at {REVISION} is not placed: {host.root}/org--m/{REVISION} does not exist"]
     assert host.look() == {"copy": None, "jobs": [], "why": why, "lines": why}

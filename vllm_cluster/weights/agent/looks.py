@@ -36,7 +36,10 @@ def check_model(layout: Layout, options: Namespace) -> Answer:
         layout.make()
         pin(layout, key, options.pin)
     lines = found.sentences(manifest.chunk_bytes) or [f"{key}: whole"]
-    answer = {"key": key, "identity": identity, **found.as_dict(), "lines": lines}
+    answer = {
+        "key": key, "identity": identity, "total_bytes": manifest.total_bytes,
+        **found.as_dict(), "lines": lines,
+    }  # fmt: skip
     if not found.ok:
         print("\n".join(lines), file=sys.stderr)
     return (0 if found.ok else NOT_WHOLE), answer
