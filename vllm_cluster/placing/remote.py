@@ -97,9 +97,13 @@ class Remote:
                         last = json.loads(line)
                         if last is not None and not _is_error(last):
                             yield last
-            finally:
-                process.terminate()
+                # It has said all, and has yet to end: terminated now, ssh would end with 255,
+                # which is what it says of a host that does not answer.
                 code = process.wait()
+            finally:
+                if process.poll() is None:  # nobody listens any more
+                    process.terminate()
+                    process.wait()
             errors.seek(0)
             told = errors.read()
         if code == _SSH_FAILED:

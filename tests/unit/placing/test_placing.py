@@ -167,6 +167,17 @@ def test_a_command_that_complains_of_a_thousand_files_is_heard_to_its_end(
     assert list(remote.lines("verify")) == [{"ok": False}]
 
 
+def test_a_host_that_has_said_all_and_has_yet_to_end_has_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As ssh: ended by a signal, it ends with 255, like one that found nobody."""
+    script = "trap 'exit 255' TERM; echo '{\"ok\": true}'; exec >&-; sleep 1"
+    monkeypatch.setattr(Remote, "argv", lambda *_words: ["sh", "-c", script])
+    monkeypatch.setattr(Remote, "agent_words", lambda *_words: [])
+    host: Any = SimpleNamespace(name="a")
+    assert list(Remote(host, host, host).lines("verify")) == [{"ok": True}]
+
+
 def pushing(argv: list[str], tmp_path: Path) -> None:
     with (tmp_path / "guard").open("w") as guard:
         told: Any = SimpleNamespace(guard=guard.fileno(), show=SimpleNamespace(state=quiet))
