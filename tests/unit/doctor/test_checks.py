@@ -100,6 +100,11 @@ def test_a_port_of_the_plan_held_by_another_process() -> None:
     assert command(case) == "systemctl disable --now squatter.service"
 
 
+def test_what_a_run_lets_listen_for_half_a_minute_takes_no_port() -> None:
+    owner = Owner(6380, 77, "systemd-socket-", ours=False, line="LISTEN 6380")
+    assert "host.port-taken" not in ids(changed(sound(), "node-b", owners=(owner,)))
+
+
 def test_a_container_that_publishes_the_port_is_stopped_and_not_docker() -> None:
     facts = sound().facts["node-b"]
     web = Container("web", "1", "2", running=True, published=("0.0.0.0:6380",))

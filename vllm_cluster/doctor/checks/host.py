@@ -131,6 +131,11 @@ def _time_service(facts: HostFacts) -> tuple[str, str]:
     return "no time service is installed", "apt-get install -y chrony && chronyc -a makestep"
 
 
+# What a run lets listen for half a minute, so that its hosts can dial each other
+# (facts/network.py, Listening); the kernel keeps 15 characters of a name.
+_LISTENER = "systemd-socket-"
+
+
 def ports_taken(case: Case) -> Iterator[Finding]:
     """A planned port that a process outside the cluster's containers listens on."""
     for host, facts in case.seen():
@@ -138,7 +143,9 @@ def ports_taken(case: Case) -> Iterator[Finding]:
             if use.where == "head" and host.role != "head":
                 continue
             for owner in facts.owners:
-                if use.first <= owner.port <= use.last and not owner.ours:
+                if owner.ours or owner.command.startswith(_LISTENER):
+                    continue
+                if use.first <= owner.port <= use.last:
                     yield _taken(host, facts, use, owner)
 
 
