@@ -60,7 +60,9 @@ class Progress:
         self._marks.append((now, have_bytes))
         span = now - self._marks[0][0]
         rate = (have_bytes - self._marks[0][1]) / span if span else 0.0
-        left = (self.value["total_bytes"] - have_bytes) / rate if rate else None
+        ahead = self.value["total_bytes"] - have_bytes
+        # While files are read for their sums, how many there are is not known yet.
+        left = ahead / rate if rate and ahead >= 0 else None
         self.value.update(have_bytes=have_bytes, rate_bytes_s=rate, left_s=left, **more)
         self._write()
 
