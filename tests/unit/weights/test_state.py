@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ def test_no_time_is_left_below_nothing(
 ) -> None:
     """While files are read for their sums, how large all of them are is not known yet."""
     now = [100.0]
-    monkeypatch.setattr(state.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     layout = Layout(tmp_path)
     layout.make()
     progress = state.Progress(layout, "m@1", host="node-a")
