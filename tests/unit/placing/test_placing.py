@@ -156,15 +156,19 @@ def test_a_manifest_that_a_host_does_not_give_is_a_note(monkeypatch: pytest.Monk
     assert out.notes == ["the manifest was not brought to this machine: a: does not answer"]
 
 
+def lines_of(monkeypatch: pytest.MonkeyPatch, script: str) -> list[dict[str, Any]]:
+    """What is heard of a host on which `script` stands for the agent."""
+    monkeypatch.setattr(Remote, "argv", lambda *_words: ["sh", "-c", script])
+    monkeypatch.setattr(Remote, "agent_words", lambda *_words: [])
+    host: Any = SimpleNamespace(name="a")
+    return list(Remote(host, host, host).lines("verify"))
+
+
 def test_a_command_that_complains_of_a_thousand_files_is_heard_to_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     script = "seq 50000 >&2; echo '{\"ok\": false}'; exit 4"
-    monkeypatch.setattr(Remote, "argv", lambda *_words: ["sh", "-c", script])
-    monkeypatch.setattr(Remote, "agent_words", lambda *_words: [])
-    host: Any = SimpleNamespace(name="a")
-    remote = Remote(host, host, host)
-    assert list(remote.lines("verify")) == [{"ok": False}]
+    assert lines_of(monkeypatch, script) == [{"ok": False}]
 
 
 def test_a_host_that_has_said_all_and_has_yet_to_end_has_answered(
@@ -172,10 +176,7 @@ def test_a_host_that_has_said_all_and_has_yet_to_end_has_answered(
 ) -> None:
     """As ssh: ended by a signal, it ends with 255, like one that found nobody."""
     script = "trap 'exit 255' TERM; echo '{\"ok\": true}'; exec >&-; sleep 1"
-    monkeypatch.setattr(Remote, "argv", lambda *_words: ["sh", "-c", script])
-    monkeypatch.setattr(Remote, "agent_words", lambda *_words: [])
-    host: Any = SimpleNamespace(name="a")
-    assert list(Remote(host, host, host).lines("verify")) == [{"ok": True}]
+    assert lines_of(monkeypatch, script) == [{"ok": True}]
 
 
 def pushing(argv: list[str], tmp_path: Path) -> None:

@@ -226,10 +226,9 @@ def prune(layout: Layout, model_key: str, keep: int) -> list[str]:
     others.sort(key=lambda key: _placed_at(layout, key), reverse=True)
     removed = []
     for key in others[max(keep - 1, 0) :]:
-        if not users_of(layout, key) and lock_holder(layout, key) is None:
-            with suppress(WeightsError):  # somebody began to use it just now
-                remove(layout, key)
-                removed.append(key)
+        with suppress(WeightsError):  # somebody uses it or works on it
+            remove(layout, key)
+            removed.append(key)
     _sweep(layout, slug)
     return removed
 
