@@ -56,9 +56,8 @@ def wanted_files(env: str) -> dict[str, File | Directory]:
     for unit in _units(env):
         path = f"{paths.UNITS}/{unit.name}"
         wanted[path] = File(configs.unit_file(plan, this, unit.container, unit.config))
-    for template in ("vllm-cluster-gave-up@.service", "vllm-cluster-watch@.service"):
-        path = f"{paths.UNITS}/{template}"
-        wanted[path] = File(render(path, plan=plan, paths=paths))
+    path = f"{paths.UNITS}/vllm-cluster-watch@.service"
+    wanted[path] = File(render(path, plan=plan, paths=paths))
     if plan.weights.copied:
         for kind in ("service", "timer"):
             path = f"{paths.UNITS}/{paths.WEIGHTS_VERIFY}.{kind}"

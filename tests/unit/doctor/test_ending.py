@@ -57,10 +57,18 @@ def test_a_stop_that_was_asked_for_has_no_cause() -> None:
 
 def test_a_unit_that_gave_up_says_so_when_nothing_ran_any_more() -> None:
     found = ended(
-        f"10.0 {S}vllm.service: Start request repeated too quickly.",
-        f"10.0 {S}vllm.service: Failed with result 'start-limit-hit'.",
+        f"8.0 {S}Starting vllm.service - vLLM server...",
+        f"9.0 {S}vllm.service: Main process exited, code=exited, status=1/FAILURE",
+        f"9.1 {S}vllm.service: Failed with result 'exit-code'.",
+        f"11.1 {S}Starting vllm.service - vLLM server...",
+        "11.2 node-a vllm-cluster[5]: gave up after 10 starts, because: ValueError: no KV cache",
+        f"11.3 {S}vllm.service: Control process exited, code=exited, status=3/NOTIMPLEMENTED",
+        f"11.4 {S}vllm.service: Failed with result 'exit-code'.",
+        f"11.5 {S}Stopped vllm.service - vLLM server...",
     )
-    assert found == Ending(10.0, "Start request repeated too quickly.")
+    assert found is not None
+    assert found.time_s == 11.3
+    assert found.why == "gave up after 10 starts, because: ValueError: no KV cache"
 
 
 def test_what_never_ended_has_no_end() -> None:

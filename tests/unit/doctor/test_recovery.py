@@ -31,7 +31,7 @@ def test_a_unit_that_gave_up_says_why() -> None:
     facts = sound().facts["node-a"]
     gone = {name: one for name, one in facts.docker.containers.items() if name != "vllm"}
     unit = replace(
-        facts.unit("vllm.service"), active="failed", sub="failed", result="start-limit-hit",
+        facts.unit("vllm.service"), active="failed", sub="failed", result="exit-code",
         restarts=9,
     )  # fmt: skip
     why = "gave up after 10 starts, because: ValueError: Free memory on device"
@@ -40,6 +40,7 @@ def test_a_unit_that_gave_up_says_why() -> None:
         docker=replace(facts.docker, containers=gone), recovery={"vllm": Recovery(gave_up=why)},
     )  # fmt: skip
     assert first(case).id == "vllm.down"
+    assert first(case).found == "it gave up after 9 restarts"
     assert first(case).evidence == why
     assert "reset-failed vllm.service" in first(case).fix[0].command
 

@@ -32,7 +32,7 @@ def units(case: Case) -> Iterator[Finding]:
             yield Finding(
                 identity, "ray", host.name,
                 expected=f"{unit.name} running",
-                found=state_words(unit),
+                found=state_words(facts, unit),
                 evidence=facts.recovered(unit.name).gave_up or first_cause(unit.log)
                 or f"{unit.name}: {unit.active} {unit.sub}",
                 # vLLM is stopped with its head, and does not come back with it by itself.
@@ -40,9 +40,9 @@ def units(case: Case) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def state_words(unit: Unit) -> str:
+def state_words(facts: HostFacts, unit: Unit) -> str:
     """A unit's state for people."""
-    if unit.result == "start-limit-hit":
+    if unit.active == "failed" and facts.recovered(unit.name).gave_up:
         return f"{GAVE_UP} after {unit.restarts} restarts"
     if unit.sub == "auto-restart" or (unit.active == "activating" and unit.restarts):
         return f"it ends again and again ({unit.restarts} restarts, exit {unit.exit_status})"

@@ -33,7 +33,7 @@ def unit(case: Case) -> Iterator[Finding]:
     yield Finding(
         "vllm.down", "vllm", name,
         expected=f"{_UNIT} running",
-        found=state_words(found),
+        found=state_words(head, found),
         evidence=head.recovered(_UNIT).gave_up or first_cause(found.log)
         or f"{_UNIT}: {found.active} {found.sub}",
         fix=on(name, start_command(found)),
