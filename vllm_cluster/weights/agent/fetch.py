@@ -19,6 +19,7 @@ from vllm_cluster.weights.manifest import Chunk
 _AHEAD = 2  # requests under way on a connection: the next chunk starts when the last one ends
 _WAIT_S = 4.0
 _RETRY_S = 0.5
+_FIRST_RETRY_S = 0.05  # hosts start at about the same time: who is not up yet soon is
 _MISTRUST = 3  # wrong bytes for one chunk from one peer before it is not asked for it again
 
 
@@ -109,6 +110,7 @@ class Fetch:
 
     def _work(self) -> None:
         link: Link | None = None
+        retry_s = _FIRST_RETRY_S
         try:
             while not self._stop.is_set() and not self.tree.complete:
                 peer = self.route.current
@@ -117,8 +119,10 @@ class Fetch:
                         link.close()
                     link = self._connect(peer)
                     if link is None:
-                        self._stop.wait(_RETRY_S)
+                        self._stop.wait(retry_s)
+                        retry_s = min(_RETRY_S, 2 * retry_s)
                         continue
+                    retry_s = _FIRST_RETRY_S
                 if not self._converse(link):
                     link.close()
                     link = None
