@@ -1,10 +1,11 @@
 """Measure the fan-out against rsync on shaped links; write docs/bench-weights.md.
 
-    python -m benchmarks.weights.bench                  everything that has no result yet, the table
-    python -m benchmarks.weights.bench --again fan-out  measure a way anew
-    python -m benchmarks.weights.bench --report         the table only
+    python -m benchmarks.weights.bench                everything, then the table
+    python -m benchmarks.weights.bench --way fan-out  one way; the others keep their results
+    python -m benchmarks.weights.bench --missing      what has no result yet
+    python -m benchmarks.weights.bench --report       the table only
 
-Results are kept under .cache/bench-weights, one file a measurement.
+Every measurement is kept in docs/bench-weights.json, from which the table is made.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from benchmarks.weights.report import write_report
 from benchmarks.weights.ways import WAYS, Place
 
 ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / ".cache" / "bench-weights"
+RESULTS = ROOT / "docs" / "bench-weights.json"
 SHARDS = 64
 
 
@@ -41,21 +42,21 @@ class Case:
     run: int = 1
 
     @property
-    def file(self) -> Path:
-        name = f"{self.way}-{self.receivers}-{self.rate_mbit}-{self.run}".replace(" ", "_")
-        return RESULTS / f"{name.replace(',', '')}.json"
+    def key(self) -> str:
+        return f"{self.rate_mbit} Mbit/s to {self.receivers}, {self.way}, run {self.run}"
 
 
 # (receivers, Mbit/s): MiB a shard for the fan-out, for rsync; how often the fan-out is measured.
-# The fan-out runs for half a minute, or what is seen is how 9 and 17 interpreters start on two
-# cores; rsync's time is proportional to the bytes, so its model is smaller where it takes minutes.
+# The fan-out runs for about 45 s (10 s at 1 Gbit/s), or what is seen is how 9 and 17 interpreters
+# start on two cores; rsync's time is proportional to the bytes, so its model is smaller where it
+# takes minutes.
 _PLAN = {
     (1, 1000): (16, 16, 3),
-    (1, 200): (12, 8, 3),
-    (2, 200): (8, 2, 1),
-    (4, 200): (8, 2, 1),
-    (8, 200): (12, 2, 3),
-    (16, 100): (6, 1, 3),
+    (1, 200): (16, 8, 3),
+    (2, 200): (16, 2, 1),
+    (4, 200): (16, 2, 1),
+    (8, 200): (16, 2, 3),
+    (16, 100): (8, 1, 3),
     (1, 0): (16, 16, 3),
 }
 
@@ -103,7 +104,7 @@ def commit() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--again", help="measure this way anew")
+    parser.add_argument("--missing", action="store_true", help="only what has no result yet")
     parser.add_argument("--receivers", type=int, help="only with so many receivers")
     parser.add_argument("--rate", type=int, help="only at that rate, Mbit/s")
     parser.add_argument("--way", help="only this way")
@@ -112,7 +113,7 @@ def main() -> None:
     parser.add_argument("--base", type=Path, default=Path("/dev/shm"))
     options = parser.parse_args()
     go_first()
-    RESULTS.mkdir(parents=True, exist_ok=True)
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     end = time.monotonic() + options.seconds
     for case in [] if options.report else all_cases():
         wanted = (
@@ -120,15 +121,15 @@ def main() -> None:
             and options.rate in {None, case.rate_mbit}
             and options.way in {None, case.way}
         )
-        if not wanted or (case.file.exists() and options.again != case.way):
+        if not wanted or (options.missing and case.key in results):
             continue
         if time.monotonic() > end:
             break
         result = measure(case, options.base)
-        case.file.write_text(json.dumps({**asdict(case), **result, "commit": commit()}))
-        print(f"{case}: {result}", flush=True)
-    results = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
-    write_report(results, ROOT / "docs" / "bench-weights.md")
+        results[case.key] = {**asdict(case), **result, "commit": commit()}
+        RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+        print(f"{case.key}: {result}", flush=True)
+    write_report(list(results.values()), ROOT / "docs" / "bench-weights.md")
 
 
 if __name__ == "__main__":
