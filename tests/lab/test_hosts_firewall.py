@@ -156,6 +156,16 @@ def test_sshd_on_other_ports_stays_reachable(hosts: Bare) -> None:
         assert f"tcp dport {ports} accept" in ok(host, "nft list table inet vllm_cluster")
 
 
+def test_a_first_start_of_nftables_does_not_open_the_host(hosts: Bare) -> None:
+    hosts.apply("firewall")
+    ours = ok(hosts.a, "nft list table inet vllm_cluster")
+    hosts.a.ssh("cat > /etc/nftables.conf", stdin=MINE)
+    assert hosts.a.ssh("systemctl is-active nftables").stdout.strip() == "inactive"
+    ok(hosts.a, "systemctl start nftables")
+    assert "inet filter" in ok(hosts.a, "nft list ruleset")
+    assert ok(hosts.a, "nft list table inet vllm_cluster") == ours
+
+
 def test_rules_of_the_user_live_on_and_what_blocks_is_told(hosts: Bare) -> None:
     for host in hosts.lab.hosts:
         host.ssh("cat > /etc/nftables.conf", stdin=MINE)

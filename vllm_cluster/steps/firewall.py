@@ -14,6 +14,7 @@ from vllm_cluster.steps import here
 from vllm_cluster.steps.render import plain, render
 
 UNIT = paths.FIREWALL_UNIT
+AFTER_NFTABLES = f"{paths.UNITS}/nftables.service.d/vllm-cluster.conf"
 
 
 @deploy("Firewall")
@@ -25,6 +26,7 @@ def firewall_step() -> None:
         wanted={
             firewall.LOADER: File(plain(firewall.LOADER), mode="755"),
             unit: File(render(unit, plan=here.plan(), paths=paths)),
+            AFTER_NFTABLES: File(render(AFTER_NFTABLES, plan=here.plan(), paths=paths)),
         },
     )
     # First: a host that reboots while rules are tried must come up with those of before.
