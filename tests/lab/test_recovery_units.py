@@ -76,6 +76,26 @@ def test_a_stop_while_it_waits_is_no_failure(cluster: Cluster) -> None:
     assert "gave up" not in cluster.on(host, f"journalctl --unit={unit}")
 
 
+def test_a_stop_while_it_pauses_between_starts_ends_at_once(cluster: Cluster) -> None:
+    """systemd goes on to what comes after the pause, which waits for the head."""
+    host, unit = WORKER
+    cluster.on("node-a", "iptables -I INPUT -p tcp --dport 6379 -s 10.77.0.12 -j REJECT")
+    cluster.on(host, f"echo 4 > /run/vllm-cluster/units/{unit}.starts; docker kill {unit}")
+    await_true(
+        "the unit pauses",
+        lambda: "pausing 20 s" in cluster.on(host, f"journalctl -u {unit} -n 5"),
+        timeout_s=LIMIT_S,
+    )
+    began = time.monotonic()
+    cluster.on(host, f"systemctl stop {unit}")
+    cluster.on("node-a", "iptables -D INPUT -p tcp --dport 6379 -s 10.77.0.12 -j REJECT")
+    assert time.monotonic() - began < 30, "the time-out of a stop is what ended it"
+    assert shown(cluster, host, unit, "ActiveState") == "inactive"
+    assert shown(cluster, host, unit, "Result") == "success"
+    cluster.on(host, f"systemctl start --no-block {unit}")
+    await_true("the worker runs", lambda: runs(cluster, host, unit), timeout_s=LIMIT_S)
+
+
 def test_a_docker_that_failed_is_started_again(cluster: Cluster) -> None:
     host, unit = WORKER
     cluster.on(

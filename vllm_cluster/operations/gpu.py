@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from pyinfra.api.command import QuoteString, StringCommand
+from pyinfra.api.command import StringCommand
 from pyinfra.api.facts import FactBase
 from pyinfra.api.operation import operation
 from pyinfra.context import host
@@ -79,7 +79,7 @@ def _installed(state: GpuState, wanted: Wanted) -> Commands:
     held = gpu.held_driver(state)
     if held:
         # apt moves a held package only where it is named, not as a dependency of the new driver.
-        yield StringCommand("apt-mark unhold", *[QuoteString(one) for one in held], ">/dev/null")
+        yield packages.mark("unhold", held)
     yield from packages.install([name], options=f"{_HELD} --allow-downgrades")
     # Where nothing held the GPUs, the driver serves at once; else the check asks for a reboot.
     yield StringCommand("modprobe nvidia 2>/dev/null || true")
@@ -100,11 +100,7 @@ def _held(state: GpuState, *, driver: bool) -> Commands:
     if names:
         host.log(f"holds {', '.join(names)} against upgrades")
         record = "\n".join(f"own hold {name} -" for name in names)
-        yield StringCommand(
-            f"{owned.SHELL}{record}\napt-mark hold",
-            *[QuoteString(name) for name in names],
-            ">/dev/null",
-        )
+        yield packages.mark("hold", names, before=f"{owned.SHELL}{record}")
 
 
 def _settings(state: GpuState) -> Commands:

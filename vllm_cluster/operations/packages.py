@@ -101,3 +101,9 @@ def install(
         f"{SHELL}{owned.PACKAGES}own_before && {{ {before or ':'}\n}} && "
         f"apt install --no-install-recommends {options} {words} {also} && own_after"
     )
+
+
+def mark(verb: str, names: Iterable[str], *, before: str = "") -> StringCommand:
+    """`apt-mark VERB` (hold, unhold), which waits for dpkg's lock as little as dpkg does."""
+    words = " ".join(shlex.quote(name) for name in names)
+    return StringCommand(f"{SHELL}{before}\npatiently apt-mark {verb} {words}")

@@ -16,6 +16,7 @@ _LEFT = (
 SCRIPTS = (
     "serve", "wait-for-head", "wait-for-gpus", "await-completion", "attempt", "host-ready",
     "end-container", "watch", "watch.py", "door", "generation", "weights-ready",
+    "unless-stopped",
 )  # fmt: skip
 
 

@@ -71,8 +71,13 @@ def test_a_unit_gives_up_after_starts_and_not_by_time(plan: Plan, host: str, uni
     assert "\nStartLimitIntervalSec=0\nStartLimitBurst=10\n" in text
     assert "\nTimeoutStartSec=infinity\n" in text
     # What is waited for comes before what fails without it.
-    order = [line.split()[0].rsplit("/", 1)[1] for line in text.splitlines() if "Pre=" in line]
-    assert order[:3] == ["attempt", "host-ready", "end-container"]
+    before = [line for line in text.splitlines() if line.startswith("ExecStartPre=")]
+    order = [line.split(" %n ")[-1].split()[0].rsplit("/", 1)[1] for line in before[:3]]
+    assert order == ["attempt", "host-ready", "end-container"]
+    # All that may wait: systemd goes on to it after a stop.
+    for line in before[1:]:
+        if not line.startswith("ExecStartPre=-") or "session" in line:
+            assert "/unless-stopped %n " in line
 
 
 def test_the_script_that_vllm_starts_with_is_part_of_its_digest(
