@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from pyinfra.api.exceptions import FactProcessError
 
 from vllm_cluster.doctor.reach import at_addresses
 from vllm_cluster.facts import fingerprint as fact
@@ -60,11 +61,14 @@ def command(file: Path, *, hosts: tuple[str, ...], as_json: bool, compare: Path 
     silent = {name: reply for name, reply in replies.items() if reply.code}
     for name, reply in silent.items():
         click.echo(f"{name}: {reply.err.strip() or f'ended with {reply.code}'}", err=True)
-    found = {
-        name: fact.parse(reply.out.splitlines())
-        for name, reply in replies.items()
-        if name not in silent
-    }
+    found: dict[str, dict[str, str]] = {}
+    for name in replies.keys() - silent.keys():
+        try:
+            found[name] = fact.parse(replies[name].out.splitlines())
+        except FactProcessError as error:
+            silent[name] = replies[name]
+            click.echo(f"{name}: {error}", err=True)
+    found = {name: found[name] for name in chosen if name in found}
     changed = {n: differences(earlier[n], each) for n, each in found.items() if n in earlier}
     click.echo(json.dumps(_json(found, changed), indent=2) if as_json else _text(found, changed))
     sys.exit(2 if silent else 1 if any(changed.values()) else 0)
