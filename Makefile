@@ -34,8 +34,10 @@ lint: $(VENV) ## Check types and style
 	$(BIN)/ruff format --check $(wildcard $(CHECKED))
 	$(BIN)/mypy
 
+# pytest caches the tests with their asserts rewritten; each process that finds no cache spends 7 s
+# on it. Images and CI often set PYTHONDONTWRITEBYTECODE, which would keep the cache from existing.
 test-unit: $(VENV) ## Run the unit tests: seconds, no root
-	$(BIN)/pytest -n auto tests/unit
+	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n auto --dist worksteal tests/unit
 
 # What a change is held against every time. The rest of tests/lab is wider and slower; it has
 # targets of its own, and test-lab-all runs it whole.

@@ -190,8 +190,8 @@ def _values(source: random.Random, dtype: str, name: str, size: int) -> bytes:
         low, high = {"BF16": (0x3C, 0xBC), "F16": (0x20, 0xA0)}[dtype]
         if name.endswith("scale") or name.endswith("scales"):
             high = low
-        noise[1::2] = bytes(low if b & 1 else high for b in noise[1::2])
+        noise[1::2] = noise[1::2].translate(bytes((high, low) * 128))
     elif dtype == "F32":
         noise[3::4] = b"\x3c" * (size // 4)
-        noise[2::4] = bytes(b & 0x7F for b in noise[2::4])
+        noise[2::4] = noise[2::4].translate(bytes(b & 0x7F for b in range(256)))
     return bytes(noise)

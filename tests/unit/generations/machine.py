@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 from vllm_cluster.plan.generations import Kept, read, tree_digest
@@ -39,6 +38,9 @@ echo "NAME $*" >>SAID
 class Machine:
     """See the module."""
 
+    program = TOOL
+    """What is run for the hosts' program; the same by another way while the tests run."""
+
     def __init__(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         self.root, self.state = folder / "root", folder / "generations"
@@ -61,16 +63,15 @@ class Machine:
     def run(self, *words: str, stdin: str = "", fails: bool = False) -> str:
         """The hosts' program with `words`; its output."""
         done = subprocess.run(
-            [sys.executable, TOOL, *words], input=stdin, capture_output=True, text=True,
-            check=False, env=self.environment,
+            [self.program, *words], input=stdin, capture_output=True, text=True, check=False,
+            env=self.environment,
         )  # fmt: skip
         assert bool(done.returncode) == fails, done.stderr
         return done.stdout
 
     def shell(self, command: str, stdin: str = "") -> tuple[bool, str]:
         """A command as a run sends it, with the program where it lies here."""
-        tool = f"{sys.executable} {TOOL}"
-        command = command.replace("/usr/local/lib/vllm-cluster/generation", tool)
+        command = command.replace("/usr/local/lib/vllm-cluster/generation", str(self.program))
         command = command.replace("/usr/local/lib/vllm-cluster/wait-for-gpus", "true")
         done = subprocess.run(
             ["bash", "-c", command], input=stdin, capture_output=True, text=True, check=False,

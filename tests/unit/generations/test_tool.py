@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.unit.generations.machine import ENV, UNIT, Machine
+from tests.unit.generations.machine import ENV, TOOL, UNIT, Machine
 
 
 @pytest.fixture
@@ -135,3 +137,15 @@ def test_image_and_weights_of_a_kept_generation_are_held(machine: Machine, tmp_p
 def test_nothing_is_halted_outside_a_switch(machine: Machine) -> None:
     machine.run("halt", fails=True)
     assert machine.calls() == []
+
+
+def test_python_runs_it_as_the_resident_process_does(machine: Machine) -> None:
+    for words in (["show"], ["halt"], ["lay", "g3"], ["note", "g1", "left", ""], ["show", "more"]):
+        ends = []
+        for program in ([sys.executable, "-I", TOOL], [machine.program]):
+            done = subprocess.run(
+                [*program, *words], input="{}", capture_output=True, text=True, check=False,
+                env=machine.environment,
+            )  # fmt: skip
+            ends.append((done.returncode, done.stdout, done.stderr.splitlines()[-1:]))
+        assert ends[0] == ends[1], words

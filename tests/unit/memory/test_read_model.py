@@ -185,7 +185,7 @@ def hub(tmp_path: Path) -> Iterator[tuple[str, list[tuple[str, str | None]], Pat
     write_model(folder, "gqa")
     _Hub.asked = []
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Hub, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}", _Hub.asked, folder

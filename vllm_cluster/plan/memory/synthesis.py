@@ -8,7 +8,7 @@ safetensors headers can be read, they are used instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -34,7 +34,9 @@ def synthesize(facts: ModelFacts, config: Config) -> ModelFacts:
             f"with its safetensors files, or use one of: {', '.join(sorted(_FAMILIES))}"
         )
     prefix = "language_model." if text is not config else ""
-    tensors = [replace(t, name=prefix + t.name) for t in family(facts, text)]
+    tensors: Iterable[Tensor] = family(facts, text)
+    if prefix:
+        tensors = [replace(t, name=prefix + t.name) for t in tensors]
     return replace(facts, tensors=tuple(tensors), tensors_from="config")
 
 
@@ -44,9 +46,13 @@ def _decoder(facts: ModelFacts, text: Config) -> Iterator[Tensor]:
     # Embedding models of decoder kind are saved without the language-model wrapper.
     base = "" if facts.runner == "pooling" else "model."
     yield Tensor(f"{base}embed_tokens.weight", (facts.vocab, facts.hidden), dtype)
+    sparse = facts.experts.layers if facts.experts is not None else ()
+    # All layers with experts are alike, and so are all others.
+    kinds = {layer in sparse for layer in range(facts.layers)}
+    parts = {kind: tuple(_layer(facts, text, experts=kind)) for kind in kinds}
     for layer in range(facts.layers):
         at = f"{base}layers.{layer}."
-        for name, shape, kind, count in _layer(facts, text, layer):
+        for name, shape, kind, count in parts[layer in sparse]:
             yield Tensor(at + name, shape, kind, count, layer)
     yield Tensor(f"{base}norm.weight", (facts.hidden,), dtype)
     if not facts.tied_embeddings and facts.runner == "generate":
@@ -54,14 +60,13 @@ def _decoder(facts: ModelFacts, text: Config) -> Iterator[Tensor]:
     yield from _draft_layers(facts, text)
 
 
-def _layer(facts: ModelFacts, text: Config, layer: int) -> Iterator[Part]:
+def _layer(facts: ModelFacts, text: Config, *, experts: bool) -> Iterator[Part]:
     yield from _norms(facts)
     if facts.mla is not None:
         yield from _mla_attention(facts)
     else:
         yield from _attention(facts, text)
-    experts = facts.experts
-    if experts is not None and layer in experts.layers:
+    if experts:
         yield from _expert_layer(facts)
     else:
         yield from _dense_mlp(facts, text, "mlp.", facts.intermediate)

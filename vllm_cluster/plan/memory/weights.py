@@ -131,10 +131,12 @@ def weight_table(model: ModelFacts, tp: int, expert_ranks: int, dtype: str) -> W
             size = rank_bytes(model, tensor, tp, expert_ranks, dtype)
             seen[key] = (place_of(model, tensor), size)
         place, size = seen[key]
+        if place is Place.LAYER:
+            if tensor.layer is not None:
+                layers[tensor.layer] += size
+            continue
         sums[place] += size
-        if place is Place.LAYER and tensor.layer is not None:
-            layers[tensor.layer] += size
-        elif place in EMBEDDING_PLACES:
+        if place in EMBEDDING_PLACES:
             embedding_place = place
         elif place in HEAD_PLACES:
             head_place = place

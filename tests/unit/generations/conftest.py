@@ -1,0 +1,18 @@
+"""One process runs the hosts' program for all tests here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.unit.generations import resident
+from tests.unit.generations.machine import TOOL, Machine
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    script = tmp_path_factory.mktemp("program") / "generation"
+    with resident.started(TOOL, script):
+        Machine.program = script
+        yield
