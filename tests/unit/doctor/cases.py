@@ -115,3 +115,8 @@ def with_card(case: Case, host: str, **changes: Any) -> Case:
     gpus = case.facts[host].gpus
     cards = (replace(gpus.cards[0], **changes), *gpus.cards[1:])
     return changed(case, host, gpus=replace(gpus, cards=cards))
+
+
+def command(case: Case) -> str:
+    """The command of the first line's first step."""
+    return first(case).fix[0].command

@@ -1,0 +1,90 @@
+"""vLLM: waiting, hung, busy, and what it was started with. One fault a test."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.doctor.cases import changed, first, sound
+from vllm_cluster.doctor.checks import findings
+from vllm_cluster.facts.doctor.model import (
+    Answer,
+)
+
+ENV = "/etc/vllm-cluster/cluster.env"
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected", "found"),
+    [
+        (("waiting: docker.service is inactive",), "everything", "waiting: docker.service is"),
+        (("waiting for 2 GPUs: NVIDIA-SMI has failed",), "everything", "waiting for 2 GPUs: NV"),
+        (("waiting for 2 GPUs; Ray shows: 1",), "2 GPUs in Ray", "Ray shows 1"),
+        (("waiting for 2 GPUs; Ray shows: 1", "start 3 since vllm.service last held"),
+         "everything", "start 3"),
+        ((), "everything", "it says nothing yet"),
+    ],
+)  # fmt: skip
+def test_what_vllm_waits_for_is_what_its_log_says(
+    lines: tuple[str, ...], expected: str, found: str
+) -> None:
+    facts = sound().facts["node-a"]
+    log = tuple(f"1795971000.{n} node-a script[9]: {line}" for n, line in enumerate(lines))
+    unit = replace(facts.units["vllm.service"], active="activating", sub="start-pre",
+                   log=("1795970999.1 node-a systemd[1]: Starting vllm.service", *log))  # fmt: skip
+    case = changed(sound(), "node-a", units={**facts.units, unit.name: unit})
+    waiting = next(f for f in findings(case) if f.id == "vllm.waiting")
+    assert waiting.expected.startswith(expected)
+    assert waiting.found.startswith(found)
+
+
+def test_the_wrong_card_for_gloo() -> None:
+    facts = sound().facts["node-b"]
+    text = facts.contents[ENV].replace("GLOO_SOCKET_IFNAME=fabric0", "GLOO_SOCKET_IFNAME=eth9")
+    case = changed(sound(), "node-b", contents={**facts.contents, ENV: text})
+    assert first(case).id == "collective.environment-changed"
+    assert first(case).found == "GLOO_SOCKET_IFNAME=eth9"
+
+
+def test_an_engine_that_hangs_behind_a_healthy_answer() -> None:
+    facts = sound().facts["node-a"]
+    api = replace(facts.api, completion=Answer(words="no answer", timed_out=True))
+    case = changed(sound(), "node-a", api=api)
+    assert first(case).id == "vllm.hung"
+
+
+def test_a_busy_engine_is_no_hung_one() -> None:
+    facts = sound().facts["node-a"]
+    api = replace(facts.api, completion=Answer(words="no answer", timed_out=True),
+                  metrics={"vllm:num_requests_waiting": 9.0})  # fmt: skip
+    case = changed(sound(), "node-a", api=api)
+    assert first(case).id == "vllm.busy"
+    assert first(case).severity == "warning"
+
+
+@pytest.mark.parametrize(("later", "identity"), [(500.0, "vllm.busy"), (100.0, "vllm.hung")])
+def test_an_engine_that_works_for_others_is_not_restarted(later: float, identity: str) -> None:
+    count = "vllm:generation_tokens_total"
+    api = replace(
+        sound().facts["node-a"].api, completion=Answer(words="no answer", timed_out=True),
+        metrics={"vllm:num_requests_running": 9.0, count: 100.0}, later={count: later},
+    )  # fmt: skip
+    assert first(changed(sound(), "node-a", api=api)).id == identity
+
+
+def test_an_api_that_asks_for_no_key() -> None:
+    api = replace(sound().facts["node-a"].api, keyless_status=200)
+    assert first(changed(sound(), "node-a", api=api)).id == "security.api-open"
+
+
+@pytest.mark.parametrize(("restarts", "identity"), [(1, "vllm.starting"), (3, "vllm.down")])
+def test_a_second_start_is_still_a_start_and_a_fourth_is_a_loop(
+    restarts: int, identity: str
+) -> None:
+    facts = sound().facts["node-a"]
+    unit = replace(
+        facts.units["vllm.service"], active="activating", sub="start-post", restarts=restarts
+    )
+    case = changed(sound(), "node-a", units={**facts.units, "vllm.service": unit})
+    assert first(case).id == identity
