@@ -101,13 +101,13 @@ class Manifest:
 
 
 def chunk_bytes_for(total_bytes: int) -> int:
-    """The chunk size of a model: 8 MiB from 8 GiB up, 1/1024 of a smaller one.
+    """The chunk size of a model: 8 MiB from 8 GiB up, at most 1/1024 of a smaller one.
 
     A chain pays its filling (a chunk a host) and an interruption pays what was in flight (a few
     chunks), so a chunk has to stay small beside the model; below 256 KiB the requests cost more.
     """
     wanted = MIN_CHUNK_BYTES
-    while wanted < MAX_CHUNK_BYTES and wanted * 1024 < total_bytes:
+    while wanted < MAX_CHUNK_BYTES and 2 * wanted * 1024 <= total_bytes:
         wanted *= 2
     return wanted
 
