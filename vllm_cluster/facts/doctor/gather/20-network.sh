@@ -41,7 +41,7 @@ names() {
 dial_all() {
   dial() {
     local words
-    if words=$( (exec 3<>"/dev/tcp/$2/$3") 2>&1); then words=open; fi
+    if words=$(exec 2>&1 3<>"/dev/tcp/$2/$3"); then words=open; fi
     echo "dial $1 $3 ${words##*: }"
   }
   local peer name address_ ports port
