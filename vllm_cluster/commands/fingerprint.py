@@ -58,20 +58,18 @@ def command(file: Path, *, hosts: tuple[str, ...], as_json: bool, compare: Path 
     earlier = _read(compare, chosen) if compare else {}
     script = fact.script(cluster.description.weights.directory)
     replies = at_addresses(cluster, chosen, dict.fromkeys(chosen, script), _TIMEOUT_S)
-    silent = {name: reply for name, reply in replies.items() if reply.code}
-    for name, reply in silent.items():
-        click.echo(f"{name}: {reply.err.strip() or f'ended with {reply.code}'}", err=True)
     found: dict[str, dict[str, str]] = {}
-    for name in replies.keys() - silent.keys():
+    for name, reply in replies.items():
+        if reply.code:
+            click.echo(f"{name}: {reply.err.strip() or f'ended with {reply.code}'}", err=True)
+            continue
         try:
-            found[name] = fact.parse(replies[name].out.splitlines())
+            found[name] = fact.parse(reply.out.splitlines())
         except FactProcessError as error:
-            silent[name] = replies[name]
             click.echo(f"{name}: {error}", err=True)
-    found = {name: found[name] for name in chosen if name in found}
     changed = {n: differences(earlier[n], each) for n, each in found.items() if n in earlier}
     click.echo(json.dumps(_json(found, changed), indent=2) if as_json else _text(found, changed))
-    sys.exit(2 if silent else 1 if any(changed.values()) else 0)
+    sys.exit(2 if len(found) < len(replies) else 1 if any(changed.values()) else 0)
 
 
 def _read(path: Path, chosen: Iterable[str]) -> dict[str, Fingerprint]:
