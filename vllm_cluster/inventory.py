@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vllm_cluster.control import pinned
+from vllm_cluster.control import pinned, programs
 from vllm_cluster.control.context import context
 from vllm_cluster.plan import HostPlan
 from vllm_cluster.plan.pins import HostPins
@@ -24,6 +24,7 @@ def groups(file: Path) -> tuple[Group, Group]:
     """
     try:
         known = context(file.resolve())
+        programs.refuse_missing(known)
         locked = pinned.enforce(known)
     except DescriptionError as error:
         print(error.text(), file=sys.stderr)

@@ -29,6 +29,7 @@ PROGRAMS = {
     "mkfs.btrfs": "btrfs-progs",
     "mke2fs": "e2fsprogs",
     "curl": "curl",
+    "rsync": "rsync",  # what a deploy sends the model with
 }
 """Program -> the Debian package that brings it."""
 

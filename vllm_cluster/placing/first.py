@@ -137,7 +137,8 @@ def _rsync(run: Run, host: str, argv: list[str], push: sources.Push) -> None:
                 pass_fds=(run.guard,),
             )  # fmt: skip
         except FileNotFoundError:
-            reason = "this machine has no rsync, which sends the model to the first host"
+            what = "this machine has no rsync, which sends the model to the first host"
+            reason = f"{what}: apt-get install rsync"
             raise WeightsError(reason) from None
         assert process.stdin is not None  # noqa: S101
         with suppress(BrokenPipeError), process.stdin as names:  # it says itself why it went
