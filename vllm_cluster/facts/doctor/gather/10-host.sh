@@ -1,12 +1,19 @@
+# NAME and the line of a file; `$(<file)` would fork.
+said() {
+  local line=
+  { IFS= read -r line <"$2"; } 2>/dev/null
+  echo "$1 $line"
+}
+
 system() {
   begin system
-  echo "hostname $(</proc/sys/kernel/hostname)"
-  echo "kernel $(</proc/sys/kernel/osrelease)"
-  echo "boot $(</proc/sys/kernel/random/boot_id)"
-  echo "uptime $(</proc/uptime)"
+  said hostname /proc/sys/kernel/hostname
+  said kernel /proc/sys/kernel/osrelease
+  said boot /proc/sys/kernel/random/boot_id
+  said uptime /proc/uptime
   echo "cpus $(nproc)"
-  echo "ports $(</proc/sys/net/ipv4/ip_local_port_range)"
-  echo "reserved $(</proc/sys/net/ipv4/ip_local_reserved_ports)"
+  said ports /proc/sys/net/ipv4/ip_local_port_range
+  said reserved /proc/sys/net/ipv4/ip_local_reserved_ports
   grep -E '^(ID|VERSION_ID|PRETTY_NAME)=' /etc/os-release | tr -d '"' | tr = ' '
   [ ! -e /run/reboot-required ] || echo "reboot required"
   grep -E '^(MemTotal|MemAvailable|SwapTotal|SwapFree):' /proc/meminfo
@@ -119,15 +126,16 @@ kernel_log() {
 
 # Last words of every unit that does not run as it should.
 unit_logs() {
-  local line unit="" active="" restarts=0
+  local line unit="" load="" active="" restarts=0
   while IFS= read -r line; do
     case $line in
       Id=*) unit=${line#*=} ;;
+      LoadState=*) load=${line#*=} ;;
       ActiveState=*) active=${line#*=} ;;
       NRestarts=*) restarts=${line#*=} ;;
-      "") one_log ;;
+      "") [ "$load" = not-found ] || one_log ;;
     esac
-  done < <(systemctl show --property=Id,ActiveState,NRestarts "${ours[@]}" docker.service; echo)
+  done < <(systemctl show --property=Id,LoadState,ActiveState,NRestarts "${ours[@]}" docker.service; echo)
 }
 
 one_log() {

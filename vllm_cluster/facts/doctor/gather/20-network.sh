@@ -23,15 +23,31 @@ cards() {
   infiniband
 }
 
-# One program a name and no more: on a host that is short of CPU every fork is felt.
+# One program for all names and one for those that it does not tell, which mostly are none: on a
+# host that is short of CPU every fork is felt. The first line of an answer ends with the canonical
+# name; whoever asked by an alias is asked alone.
 names() {
-  local peer name _
+  local peer name _ address_ canonical rest=()
+  local -A found=() asked=()
   begin names
   for peer in "$self" "${peers[@]}"; do
     read -r name _ <<<"$peer"
-    # shellcheck disable=SC2046
-    echo "$name" $(getent ahostsv4 "$name")
+    asked[$name]=yes
   done
+  while read -r address_ _ canonical; do
+    if [ -n "$canonical" ]; then name=$canonical; fi
+    found[$name]+=" $address_"
+  done < <(getent ahostsv4 "${!asked[@]}")
+  for name in "${!asked[@]}"; do
+    if [ -n "${found[$name]:-}" ]; then echo "$name${found[$name]}"; else rest+=("$name"); fi
+  done
+  # Without a name getent lists all that it knows.
+  if [ ${#rest[@]} -eq 0 ]; then :
+  elif [ -z "$(getent ahostsv4 "${rest[@]}")" ]; then printf '%s\n' "${rest[@]}"
+  else
+    # shellcheck disable=SC2046
+    for name in "${rest[@]}"; do echo "$name" $(getent ahostsv4 "$name"); done
+  fi
   begin cloud-init
   grep -rhs '^[[:space:]]*manage_etc_hosts' /etc/cloud/cloud.cfg /etc/cloud/cloud.cfg.d || true
 }
@@ -39,11 +55,6 @@ names() {
 # All ports of all peers at once: "open", or the words of the failure. Those from which nothing
 # comes back are ended from outside, so that "dropped" is what stands there before.
 dial_all() {
-  dial() {
-    local words
-    if words=$(exec 2>&1 3<>"/dev/tcp/$2/$3"); then words=open; fi
-    echo "dial $1 $3 ${words##*: }"
-  }
   local peer name address_ ports port
   for peer in "${peers[@]}"; do
     read -r name address_ ports <<<"$peer"
@@ -51,9 +62,30 @@ dial_all() {
   done
   for peer in "${peers[@]}"; do
     read -r name address_ ports <<<"$peer"
-    for port in $ports; do dial "$name" "$address_" "$port" & done
+    for port in $ports; do
+      # bash's own words of a failure name address and port: dialled() reads them.
+      { exec 3<>"/dev/tcp/$address_/$port" && echo "dial $name $port open"; } 2>&1 &
+    done
   done
   wait
+}
+
+# Lines of dial_all, with bash's words put as ours. One process for all of them.
+dialled() {
+  local line peer name address_
+  local -A name_of=()
+  for peer in "${peers[@]}"; do
+    read -r name address_ _ <<<"$peer"
+    name_of[$address_]=$name
+  done
+  while IFS= read -r line; do
+    case $line in
+      dial\ * | "$mark"*) echo "$line" ;;
+      */dev/tcp/*)
+        [[ $line =~ /dev/tcp/([^/]+)/([0-9]+):\ (.*)$ ]] &&
+          echo "dial ${name_of[${BASH_REMATCH[1]}]} ${BASH_REMATCH[2]} ${BASH_REMATCH[3]}" ;;
+    esac
+  done
 }
 
 # MTU of the card that holds our own address. At most 9000: a larger one says nothing of a path.
@@ -66,29 +98,43 @@ own_mtu() {
   [ "$mtu" -le 9216 ] || mtu=9000
 }
 
-# Full frames with "do not fragment"; small ones only where those fail.
-reach() {
+# Small frames, to a peer that full ones with "do not fragment" did not reach.
+small() {
   local words kind=none
-  if words=$(ping -n -c 1 -W 1 -M do -s $((mtu - 28)) "$2" 2>&1); then kind=full
-  elif words=$(ping -n -c 1 -W 1 "$2" 2>&1); then
+  if words=$(ping -n -c 1 -W 1 "$2" 2>&1); then
     kind=small
     # One lost packet proves nothing.
     if ping -n -q -c 3 -i 0.2 -W 1 -M do -s $((mtu - 28)) "$2" >/dev/null 2>&1; then kind=full; fi
-  elif ! have ping; then return
   fi
+  pinged "$1" "$kind" "$words"
+}
+
+pinged() {
+  local words=$3
   if [[ $words =~ time=([0-9.]+) ]]; then words=${BASH_REMATCH[1]}; fi
-  echo "ping $1 $kind $mtu ${words//$'\n'/ }"
+  echo "ping $1 $2 $mtu ${words//$'\n'/ }"
 }
 
 all_peers() {
-  local peer name address_ mtu
+  local peer name address_ words descriptor mtu index=0 descriptors=()
   begin peers
   own_mtu
-  within 3 dial_all &
-  for peer in "${peers[@]}"; do
-    read -r name address_ _ <<<"$peer"
-    reach "$name" "$address_" &
-  done
+  within 3 dial_all | dialled &
+  if have ping; then
+    for peer in "${peers[@]}"; do
+      read -r _ address_ _ <<<"$peer"
+      exec {descriptor}< <(exec ping -n -c 1 -W 1 -M do -s $((mtu - 28)) "$address_" 2>&1)
+      descriptors+=("$descriptor")
+    done
+    for peer in "${peers[@]}"; do
+      read -r name address_ _ <<<"$peer"
+      IFS= read -r -d '' words <&"${descriptors[index++]}"
+      case $words in
+        *time=*) pinged "$name" full "$words" ;;
+        *) small "$name" "$address_" & ;;
+      esac
+    done
+  fi
   wait
 }
 
