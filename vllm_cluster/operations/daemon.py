@@ -31,7 +31,7 @@ stores="/var/lib/docker /var/lib/containerd"
 words() { printf '%s-' "$(tr '\n' ' ')"; }
 own engine forward "$(cat /proc/sys/net/ipv4/ip_forward)" &&
 own engine tables "$(nft list tables 2>/dev/null | sed 's/^table //; s/ /:/' | words)" &&
-own engine directories "$(ls -d $stores 2>/dev/null | words)" &&
+own engine directories "$(ls -d $stores /etc/cni /etc/cni/net.d 2>/dev/null | words)" &&
 own engine modes "$(stat -c %n=%a $stores 2>/dev/null | words)" &&
 own engine full "$(find $stores -mindepth 1 -maxdepth 1 -printf '%h\n' 2>/dev/null |
   sort -u | words)"

@@ -151,6 +151,9 @@ def docker_leftovers(engine: Mapping[str, str], root: str) -> str:
             lines.append(f"[ ! -d {where} ] || rmdir {where} 2>/dev/null || true")
         elif path in modes:
             lines.append(f"[ ! -d {where} ] || chmod {modes[path]} {where}")
+    for path in ("/etc/cni/net.d", "/etc/cni"):  # containerd makes them; what is in them is not its
+        if path not in existed:
+            lines.append(f"rmdir {path} 2>/dev/null || true")
     return "\n".join(lines)
 
 
