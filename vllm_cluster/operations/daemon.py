@@ -77,6 +77,9 @@ def configured(wanted: Docker) -> Generator[StringCommand, None, None]:
     differences = docker_config.changes(old, new)
     for line in differences:
         host.log(f"{DAEMON_JSON}: {line}")
+    ended = _ended(have, new) if differences else []
+    if ended:
+        host.log(f"Docker restarts for that, and {', '.join(ended)} with it")
     if differences and have.validates:
         yield _validated(new)
     if differences:
@@ -186,6 +189,13 @@ def _report(have: DockerState) -> None:
                 f"the container {one.name} restarts by Docker's own policy ({one.restart}); "
                 "the cluster's are started by systemd alone"
             )
+
+
+def _ended(have: DockerState, new: str) -> list[str]:
+    """Other people's containers that a restart of Docker ends."""
+    if docker_config.parsed(new).get("live-restore") is True:
+        return []
+    return [one.name for one in have.containers if one.running and not one.ours]
 
 
 def _validated(new: str) -> StringCommand:

@@ -147,7 +147,7 @@ def _small(found: Found) -> Iterator[Action | Kept]:
         code = f'[ "$(hostname)" != {own} ] || hostnamectl set-hostname {shlex.quote(before)}'
         yield Action("restore", "puts back", f"hostname {before}", code)
     for name in found.record.first("hold"):
-        yield Action("restore", "puts back", f"{name} (not held)", f"apt-mark unhold {name}")
+        yield Action("restore", "puts back", f"{name} (not held)", shell.no_hold(name))
     gpu = found.record.first("gpu")
     if "persistence" in gpu:
         code = "command -v nvidia-smi >/dev/null && nvidia-smi --persistence-mode=0 || true"

@@ -157,6 +157,11 @@ def docker_leftovers(engine: Mapping[str, str], root: str) -> str:
     return "\n".join(lines)
 
 
+def no_hold(package: str) -> str:
+    """apt may bring another version again."""
+    return f"{APT}patiently apt-mark unhold {shlex.quote(package)}"
+
+
 def no_packages(packages: Mapping[str, str]) -> str:
     """Take away those of `packages` (name -> purge or remove) that nothing else needs.
 

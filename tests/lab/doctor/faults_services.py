@@ -90,7 +90,8 @@ FAULTS = (
     Fault("gave-up", "a worker in a crash loop gave up", "ray.worker-down", "node-b",
           # As after ten starts; the pauses between them take half an hour.
           on("node-b", "echo 10 > /run/vllm-cluster/units/ray-worker.starts; "
-             "systemctl restart ray-worker; systemctl is-failed ray-worker")),
+             "systemctl restart ray-worker || timeout 60 sh -c "
+             "'until systemctl is-failed ray-worker; do sleep 0.2; done'")),
     Fault("raylet-hung", "a raylet hangs behind an active unit", "ray.raylet", "node-b",
           on("node-b", _STOP_PROCESS % "ray/raylet/raylet"), real=True,
           heal_timeout_s=900),

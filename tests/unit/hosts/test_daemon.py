@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vllm_cluster.facts.docker import DockerState
+from vllm_cluster.facts.docker import DockerState, Tenant
 from vllm_cluster.operations import daemon
 from vllm_cluster.operations.files import File
 
@@ -78,3 +78,11 @@ def test_what_is_validated_is_for_root_alone(host: Path) -> None:
     seen.chmod(0o755)
     done = run(host, daemon._validated(MERGED).get_raw_value())
     assert done.stderr.strip() == "600"
+
+
+def test_whose_containers_a_restart_ends_is_known_before_it() -> None:
+    theirs, ours = Tenant("web", True, "no", (), False), Tenant("vllm", True, "no", (), True)
+    stopped = Tenant("old", False, "no", (), False)
+    have = DockerState({}, containers=(theirs, ours, stopped))
+    assert daemon._ended(have, MERGED) == ["web"]
+    assert daemon._ended(have, '{"live-restore": true}') == []
