@@ -115,10 +115,11 @@ class Kernel(_Section):
     """Settings of the kernel."""
 
     sysctl: dict[
-        Annotated[str, Field(pattern=r"^[a-z0-9_]+(\.[A-Za-z0-9_-]+)+$")], str | int | None
+        Annotated[str, Field(pattern=r"^[a-z0-9_]+(\.[A-Za-z0-9_-]+)+$")],
+        Annotated[str, Field(pattern=r"^([!-~]([ -~\t]*[!-~])?)?$")] | int | None,
     ] = Field(
         default_factory=dict,
-        description="NAME: value, such as vm.swappiness: 1; null leaves the host's own",
+        description="NAME: value on one line, such as vm.swappiness: 1; null leaves the host's own",
     )
 
 
@@ -128,8 +129,8 @@ class Clock(_Section):
     max_offset_s: float = Field(
         0.5, gt=0, le=60, description="seconds that two clocks may differ, such as 0.5"
     )
-    servers: list[str] = Field(
-        default_factory=list, description="time servers; default: the distribution's"
+    servers: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.:-]*$")]] = Field(
+        default_factory=list, description="names or addresses of time servers; default: the distribution's"
     )
     service: Literal["auto", "none"] = Field(
         "auto", description="auto (systemd-timesyncd where no other is there) or none"
