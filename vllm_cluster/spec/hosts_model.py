@@ -130,7 +130,8 @@ class Clock(_Section):
         0.5, gt=0, le=60, description="seconds that two clocks may differ, such as 0.5"
     )
     servers: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.:-]*$")]] = Field(
-        default_factory=list, description="names or addresses of time servers; default: the distribution's"
+        default_factory=list,
+        description="names or addresses of time servers; default: the distribution's",
     )
     service: Literal["auto", "none"] = Field(
         "auto", description="auto (systemd-timesyncd where no other is there) or none"
