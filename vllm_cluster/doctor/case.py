@@ -45,10 +45,11 @@ class Case:
     driver: Driver = field(default_factory=Driver)
 
     def seen(self) -> Iterator[tuple[HostPlan, HostFacts]]:
-        """Each host that could be looked at as root, in the plan's order."""
+        """Each host that could be looked at as root, in the plan's order. What is missing from an
+        answer that broke off would look as if it were not there, so that host is left out."""
         for name, host in self.plan.hosts.items():
             facts = self.facts.get(name)
-            if facts is not None and facts.root:
+            if facts is not None and facts.root and facts.complete:
                 yield host, facts
 
     def deployed(self) -> Iterator[tuple[HostPlan, HostFacts]]:
@@ -62,9 +63,10 @@ class Case:
 
     @property
     def head(self) -> HostFacts | None:
-        """The head's facts; None where it could not be looked at."""
+        """The head's facts; None where it could not be looked at as a whole."""
         facts = self.facts.get(self.plan.head)
-        return facts if facts is not None and facts.root else None
+        whole = facts is not None and facts.root and facts.complete
+        return facts if whole else None
 
     @property
     def serves(self) -> bool:

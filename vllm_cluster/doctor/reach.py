@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from vllm_cluster.control.remote import root_command, ssh_argv, ssh_to
 from vllm_cluster.facts.doctor import HostFacts, parse, script
@@ -167,12 +167,35 @@ def look(
     silent: dict[str, Silence] = {}
     for host in hosts:
         reply = replies[host.name]
-        found = parse(host.name, reply.out, arrived_s=reply.arrived_s)
-        if reply.arrived_s is not None and found.clock_s:
+        words = reply.err.strip() or reply.out.strip()[:300] or f"ssh ended with {reply.code}"
+        found = _read(host.name, reply)
+        if found is not None:
             facts[host.name] = found
         else:
-            words = reply.err.strip() or reply.out.strip()[:300] or f"ssh ended with {reply.code}"
             command = " ".join(ssh_argv(cluster, host))
             silent[host.name] = Silence(host.name, words, command)
     raw = {name: reply.out for name, reply in replies.items()}
     return Look(facts, silent, raw, salt, time.monotonic() - began_s)
+
+
+def _read(name: str, reply: Reply) -> HostFacts | None:
+    """What the host said; None where that is nothing, or broke off so that it cannot be read."""
+    if reply.arrived_s is None:
+        return None
+    try:
+        found = parse(name, reply.out, arrived_s=reply.arrived_s)
+    except (ValueError, LookupError) as error:
+        # Half a number, half a line: whatever else stands there is no better.
+        cut = HostFacts(name, complete=False, clock_s=reply.arrived_s, ended="its answer broke off")
+        return replace(cut, words=reply.err.strip()[:300] or f"{type(error).__name__}: {error}")
+    if not found.clock_s:
+        return None
+    if not found.complete:
+        return replace(found, words=reply.err.strip()[:300])
+    return (
+        found
+        if found.units or not found.root
+        else replace(
+            found, complete=False, ended="systemd gave no answer", words="systemctl show: nothing"
+        )
+    )

@@ -51,7 +51,8 @@ def unreachable(case: Case) -> Iterator[Finding]:
             yield Finding(
                 "host.incomplete", "host", name,
                 expected="an answer to every question",
-                found="the connection ended before the last one",
+                found=facts.ended or "the connection ended before the last one",
+                evidence=facts.words,
                 fix=by_hand(f"Run doctor again; if it stays so, look at {name}'s console"),
                 severity="blind",
             )  # fmt: skip
@@ -139,6 +140,8 @@ _LISTENER = "systemd-socket-"
 def ports_taken(case: Case) -> Iterator[Finding]:
     """A planned port that a process outside the cluster's containers listens on."""
     for host, facts in case.seen():
+        if facts.docker.installed and facts.docker.error:
+            continue  # which processes are of our containers is not known then
         for use in case.plan.ports:
             if use.where == "head" and host.role != "head":
                 continue

@@ -9,6 +9,7 @@ from vllm_cluster.doctor.finding import HERE, Finding, Step, by_hand, on
 from vllm_cluster.facts.doctor.model import HostFacts
 from vllm_cluster.facts.doctor.script import VERIFY_TIMER
 from vllm_cluster.plan import HostPlan, paths
+from vllm_cluster.spec.weights_checks import beneath
 
 
 def weights(case: Case) -> Iterator[Finding]:
@@ -18,6 +19,9 @@ def weights(case: Case) -> Iterator[Finding]:
     whole verification alone.
     """
     for host, facts in case.deployed():
+        hung = facts.model.hung and any(beneath(case.plan.model_path, m) for m in facts.hung)
+        if (facts.model.hung and not hung) or facts.model.unhashed:
+            yield _unread(case, host, facts)
         if facts.model.hung:
             continue
         if not facts.model.present:
@@ -30,6 +34,20 @@ def weights(case: Case) -> Iterator[Finding]:
             )  # fmt: skip
             continue
         yield from _files(case, host, facts)
+
+
+def _unread(case: Case, host: HostPlan, facts: HostFacts) -> Finding:
+    """A disk that is busy, or so much that was touched that reading it takes minutes."""
+    names = facts.model.hung
+    return Finding(
+        "model.unread", "model", host.name,
+        expected=f"the files of {case.plan.model_path} {'listed' if names else 'read'} in time",
+        found="no list within 10 s" if names
+        else "files that were touched since they were verified take longer than 20 s to read",
+        evidence=f"{'find' if names else 'sha256sum'} in {case.plan.model_path}: ended by timeout",
+        fix=_verify(case),
+        severity="warning",
+    )  # fmt: skip
 
 
 def _files(case: Case, host: HostPlan, facts: HostFacts) -> Iterator[Finding]:
@@ -78,10 +96,14 @@ def _files(case: Case, host: HostPlan, facts: HostFacts) -> Iterator[Finding]:
 def _bytes_back(case: Case, file: str) -> tuple[Step, ...]:
     """Reads all of it and fetches the bad pieces alone from the other hosts; of a share, which is
     its owner's, it only says what differs."""
-    mend = Step(HERE, f"vllm-cluster weights verify {case.description}")
+    (mend,) = _verify(case)
     if case.plan.weights.copied:
         return (mend,)
     return (*by_hand(f"put the right {file} back on the server of that share"), mend)
+
+
+def _verify(case: Case) -> tuple[Step, ...]:
+    return (Step(HERE, f"vllm-cluster weights verify {case.description}"),)
 
 
 def verified(case: Case) -> Iterator[Finding]:

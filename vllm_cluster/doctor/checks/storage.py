@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from vllm_cluster.doctor.case import Case
@@ -9,6 +10,10 @@ from vllm_cluster.doctor.finding import Finding, by_hand, on
 from vllm_cluster.facts.doctor.model import Disk, HostFacts
 from vllm_cluster.plan import HostPlan, paths
 
+# File systems that wait for a server; a disk of the host's own may be slow.
+_REMOTE = re.compile(
+    r"(nfs4?|cifs|smb3|ceph|lustre|gpfs|beegfs|glusterfs|9p|virtiofs|fuse(blk|\..+)?)"
+)
 # Below this Ray and Docker begin to fail in ways that name no disk; of a small partition, below
 # a tenth of it.
 FULL_BYTES, FULL_SHARE = 2**30, 0.1
@@ -105,9 +110,10 @@ def hung(case: Case) -> Iterator[Finding]:
         found = dict(facts.hung)
         weights = case.plan.weights_directory
         disk = facts.disks.get(weights)
-        if (disk is not None and disk.hung) or facts.model.hung:
-            over = (m.target for m in reversed(facts.mounts) if _beneath(weights, m.target))
-            found.setdefault(next(over, weights), "")
+        over = next((m for m in reversed(facts.mounts) if _beneath(weights, m.target)), None)
+        silent = (disk is not None and disk.hung) or facts.model.hung
+        if silent and over is not None and _REMOTE.fullmatch(over.kind):
+            found.setdefault(over.target, "")
         for target, words in found.items():
             yield _hung(case, host, facts, target, words)
 

@@ -225,7 +225,7 @@ class Model:
     """The model's directory: names to sizes, the manifest's digest, and what was touched since.
 
     `kinds` holds what is no plain file. `hashes`: SHA-256 of files that changed after the
-    manifest was written.
+    manifest was written; `unhashed`: reading them took too long. `hung`: so did their names.
     """
 
     present: bool = False
@@ -234,6 +234,7 @@ class Model:
     kinds: dict[str, str] = field(default_factory=dict)
     manifest: str = ""
     hashes: dict[str, str] = field(default_factory=dict)
+    unhashed: bool = False
 
 
 @dataclass(frozen=True)
@@ -312,6 +313,7 @@ class RayFile:
 class HostFacts:
     """Everything that one round trip brought back from one host.
 
+    `complete`: it answered to the end; else `ended` says why not, and `words` are ssh's.
     `hung`: mount points of servers that do not answer, each with the kernel's words, empty where
     it has none yet.
     """
@@ -319,13 +321,14 @@ class HostFacts:
     name: str
     root: bool = True
     complete: bool = True
+    ended: str = ""
+    words: str = ""
     clock_s: float = 0.0
     clock_offset_s: float | None = None
     system: System = System()
     disks: dict[str, Disk] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
     hung: dict[str, str] = field(default_factory=dict)
-    fstab: tuple[str, ...] = ()
     units: dict[str, Unit] = field(default_factory=dict)
     recovery: dict[str, Recovery] = field(default_factory=dict)
     kernel_log: tuple[str, ...] = ()

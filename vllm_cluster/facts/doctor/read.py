@@ -30,7 +30,6 @@ def parse(name: str, output: str, *, arrived_s: float | None = None) -> HostFact
         disks=read_host.disks(sections),
         mounts=read_host.mounts(sections),
         hung=read_host.hung(sections),
-        fstab=sections.one("fstab").lines,
         units=read_host.units(sections),
         recovery=read_services.recovery(sections),
         kernel_log=sections.one("kernel").lines,

@@ -21,6 +21,11 @@ def docker(sections: Sections) -> Docker:
         return Docker(installed=False)
     info = _object(section.lines)
     errors = info.get("ServerErrors") or ([] if info else [" ".join(section.lines) or "no answer"])
+    if not errors and not sections.named("docker-image"):
+        errors = ["docker ps: no answer"]
+    containers = _containers(sections.one("containers"))
+    if not errors and sections.named("containers") and not containers:
+        errors = ["docker container inspect: no answer"]
     image = sections.one("docker-image").lines
     found = next((line for line in image if line.startswith("sha256:")), "")
     return Docker(
@@ -33,7 +38,7 @@ def docker(sections: Sections) -> Docker:
         live_restore=bool(info.get("LiveRestoreEnabled")),
         image_id=found,
         image_error="" if found else " ".join(image),
-        containers=_containers(sections.one("containers")),
+        containers=containers,
         inside={section.argument: _inside(section) for section in sections.named("inside")},
     )
 

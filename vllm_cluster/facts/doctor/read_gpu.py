@@ -10,6 +10,7 @@ from xml.etree.ElementTree import Element, ParseError, fromstring
 from vllm_cluster.facts.doctor.gpu_model import Gpu, Gpus
 from vllm_cluster.facts.doctor.sections import Sections
 
+_LAST = "</nvidia_smi_log>"
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 # Reasons that cost speed for a cause that a person can remove; the others (idle, a clock that an
 # application asked for) are ordinary.
@@ -43,9 +44,10 @@ def gpus(sections: Sections) -> Gpus:
 def smi(text: str, base: Gpus | None = None) -> Gpus:
     """`base` with the cards of `nvidia-smi -q -x`; where that is no XML, it is what went wrong."""
     base = base or Gpus()
-    start = text.find("<nvidia_smi_log")
+    # Warnings of nvidia-smi stand before and behind its XML.
+    start, last = text.find("<nvidia_smi_log"), text.rfind(_LAST)
     try:
-        log = fromstring(text[start:]) if start >= 0 else None  # noqa: S314  our own hosts' output
+        log = fromstring(text[start : last + len(_LAST)]) if start >= 0 else None  # noqa: S314  our own hosts' output
     except ParseError:
         log = None
     if log is None:

@@ -146,11 +146,11 @@ def secrets(sections: Sections) -> dict[str, str]:
 
 def model(sections: Sections) -> Model:
     """What lies at the model's path."""
-    section = sections.one("model")
+    section, content = sections.one("model"), sections.one("hashes")
     if section.lines == ("absent",) or not section.lines:
         return Model(hung=section.timed_out)
     sizes, kinds, hashes, manifest = {}, {}, {}, ""
-    for line in section.lines:
+    for line in (*section.lines, *content.lines):
         word, _, rest = line.partition(" ")
         if word == "entry":
             kind, size, name = rest.split(" ", 2)
@@ -162,7 +162,9 @@ def model(sections: Sections) -> Model:
             hashes[name] = digest
         elif word == "manifest":
             manifest = rest
-    return Model(True, section.timed_out, sizes, kinds, manifest, hashes)
+    return Model(
+        True, section.timed_out, sizes, kinds, manifest, hashes, unhashed=content.timed_out
+    )
 
 
 def verified(sections: Sections) -> Verified:

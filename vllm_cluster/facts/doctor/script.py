@@ -110,7 +110,7 @@ def _values(plan: Plan, host: HostPlan, salt: str, log_lines: int, *, deep: bool
                 "state": paths.STATE,
                 "ray_directory": paths.RAY_SESSIONS,
                 "generation_tool": f"{paths.SCRIPTS}/generation",
-                "docker_root": "/var/lib/docker",
+                "daemon_json": DAEMON_JSON,
                 "secrets_directory": paths.SECRETS,
                 "units_state": paths.UNITS_STATE,
                 "agent_port": port(plan, "ray agent http"),

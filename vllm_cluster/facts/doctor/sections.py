@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from vllm_cluster.facts.doctor.script import MARK
 
+TIMED_OUT = frozenset({124, 137})
+
 
 @dataclass(frozen=True)
 class Section:
@@ -20,7 +22,7 @@ class Section:
     @property
     def timed_out(self) -> bool:
         """timeout(1) ends with 124, or 137 where it had to kill."""
-        return self.code in {124, 137}
+        return self.code in TIMED_OUT
 
     @property
     def text(self) -> str:
@@ -50,18 +52,21 @@ class Sections:
 
 
 def _split(output: str) -> Iterator[Section]:
+    """A connection that broke leaves half a line at the end, which is left out."""
     name, argument, code = "", "", 0
     lines: list[str] = []
-    for line in output.splitlines():
+    for line in output[: output.rfind("\n") + 1].splitlines():
         # An answer without a newline at its end runs into the mark behind it.
         before, mark, after = line.partition(MARK)
-        if not mark or (before and not after.startswith("= ")):
+        ended = after.removeprefix("= ") if after.startswith("= ") else ""
+        if not mark or not (ended.isdigit() or (not before and after.startswith(" "))):
             lines.append(line)
             continue
-        if before:
-            lines.append(before)
-        if after.startswith("= "):
-            code = int(after[2:])
+        if ended.isdigit():
+            code = int(ended)
+            # What was ended from outside may have said half a line.
+            if before and code not in TIMED_OUT:
+                lines.append(before)
             continue
         if name:
             yield Section(name, argument, tuple(lines), code)

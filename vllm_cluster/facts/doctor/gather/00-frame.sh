@@ -28,9 +28,10 @@ within() {
   if [ "$code" -ne 0 ]; then printf '%s= %s\n' "$mark" "$code"; fi
 }
 
+# daemon.json may hold a proxy's password.
 show_file() {
   if [ -f "$1" ]; then
     begin file "$1"
-    cat "$1"
+    sed -E 's#//[^/@" ]+@#//***@#g' "$1"
   fi
 }

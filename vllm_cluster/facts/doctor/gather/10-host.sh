@@ -81,7 +81,10 @@ largest() {
 }
 
 disks() {
-  local path line existing full=() lines=() there=() index
+  local path line existing full=() lines=() there=() index docker_root
+  docker_root=$(grep -oE '"data-root"[[:space:]]*:[[:space:]]*"/[^"]+"' "$daemon_json" 2>/dev/null)
+  docker_root=${docker_root%\"} docker_root=${docker_root##*\"}
+  docker_root=${docker_root:-/var/lib/docker}
   local looked=(/ "$state" "$ray_directory" "$docker_root" /var/log)
   if [ ${#hung[@]} -eq 0 ]; then
     # One program for all: on a host that is short of CPU every fork is felt.
@@ -106,8 +109,6 @@ disks() {
   fi
   begin mounts
   cat /proc/self/mountinfo
-  begin fstab
-  grep -vE '^[[:space:]]*(#|$)' /etc/fstab 2>/dev/null
 }
 
 units_state() {

@@ -27,17 +27,26 @@ cards() {
 # host that is short of CPU every fork is felt. The first line of an answer ends with the canonical
 # name; whoever asked by an alias is asked alone.
 names() {
-  local peer name _ address_ canonical rest=()
+  local peer name _ address_ canonical answer rest=()
   local -A found=() asked=()
   begin names
   for peer in "$self" "${peers[@]}"; do
     read -r name _ <<<"$peer"
     asked[$name]=yes
   done
+  # It speaks when it has all answers, so one name that hangs silences it.
+  answer=$(timeout 2 getent ahostsv4 "${!asked[@]}")
+  if [ $? -eq 124 ]; then
+    # shellcheck disable=SC2046
+    for name in "${!asked[@]}"; do { echo "$name" $(getent ahostsv4 "$name"); } & done
+    wait
+    return
+  fi
   while read -r address_ _ canonical; do
+    [ -n "$address_" ] || break
     if [ -n "$canonical" ]; then name=$canonical; fi
     found[$name]+=" $address_"
-  done < <(getent ahostsv4 "${!asked[@]}")
+  done <<<"$answer"
   for name in "${!asked[@]}"; do
     if [ -n "${found[$name]:-}" ]; then echo "$name${found[$name]}"; else rest+=("$name"); fi
   done
@@ -48,6 +57,9 @@ names() {
     # shellcheck disable=SC2046
     for name in "${rest[@]}"; do echo "$name" $(getent ahostsv4 "$name"); done
   fi
+}
+
+cloud_init() {
   begin cloud-init
   grep -rhs '^[[:space:]]*manage_etc_hosts' /etc/cloud/cloud.cfg /etc/cloud/cloud.cfg.d || true
 }
@@ -93,7 +105,9 @@ own_mtu() {
   local card line
   line=$(ip -o -4 address show to "$address")
   read -r _ card _ <<<"$line"
-  line=$(ip -o link show "${card:-lo}")
+  # Without our address there is no card of ours, whose frames could be too large for the others.
+  if [ -z "$card" ]; then mtu=1500; return; fi
+  line=$(ip -o link show "$card")
   [[ $line =~ mtu\ ([0-9]+) ]] && mtu=${BASH_REMATCH[1]} || mtu=1500
   [ "$mtu" -le 9216 ] || mtu=9000
 }
@@ -119,7 +133,7 @@ all_peers() {
   local peer name address_ words descriptor mtu index=0 descriptors=()
   begin peers
   own_mtu
-  within 3 dial_all | dialled &
+  within "$((3 + ${#peers[@]} / 16))" dial_all | dialled &
   if have ping; then
     for peer in "${peers[@]}"; do
       read -r _ address_ _ <<<"$peer"
@@ -165,7 +179,8 @@ firewall() {
     echo "owner ${ports[index]} ${pids[index]} ${spaces[index]:--} ${group:--} $comm"
   done 2>/dev/null
   begin nft
-  if have nft; then nft -a -n list ruleset 2>&1 | head -n 4000; else echo "no nft"; fi
+  # Without what named sets hold: a blocklist of thousands of addresses is no rule.
+  if have nft; then nft -a -n -t list ruleset 2>&1 | head -n 4000; else echo "no nft"; fi
 }
 
 # Both are Python programs and slow, so they are asked only where their own files say they are on.

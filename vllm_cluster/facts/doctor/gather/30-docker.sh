@@ -8,9 +8,9 @@ docker_state() {
   timeout 8 docker image inspect --format '{{.Id}}' "$image" 2>&1
   [ -n "$ids" ] || return
   begin containers
-  # Chosen fields: the environment, arguments and labels of other people's containers are not ours
-  # to read; a proxy's labels hold hashes of passwords.
-  local format='{"name":{{json .Name}},"id":{{json .Id}},"image":{{json .Image}},"state":{{json .State}},"created":{{json .Created}},"restart":{{json .HostConfig.RestartPolicy.Name}},"network":{{json .HostConfig.NetworkMode}},"ports":{{json .NetworkSettings.Ports}},"shm":{{json .HostConfig.ShmSize}},"ipc":{{json .HostConfig.IpcMode}},"config":{{json (index .Config.Labels "vllm-cluster.config")}}}'
+  # Chosen fields: the environment, arguments, labels and health checks of other people's containers
+  # are not ours to read; a proxy's labels hold hashes of passwords.
+  local format='{"name":{{json .Name}},"id":{{json .Id}},"image":{{json .Image}},"state":{"Running":{{.State.Running}},"Status":{{json .State.Status}},"Pid":{{.State.Pid}},"ExitCode":{{.State.ExitCode}},"OOMKilled":{{.State.OOMKilled}}},"created":{{json .Created}},"restart":{{json .HostConfig.RestartPolicy.Name}},"network":{{json .HostConfig.NetworkMode}},"ports":{{json .NetworkSettings.Ports}},"shm":{{json .HostConfig.ShmSize}},"ipc":{{json .HostConfig.IpcMode}},"config":{{json (index .Config.Labels "vllm-cluster.config")}}}'
   local lines
   # shellcheck disable=SC2086
   lines=$(timeout 8 docker container inspect --format "$format" $ids 2>/dev/null)

@@ -15,17 +15,25 @@ our_files() {
 
 model_in_time() {
   begin model
-  if on_hung_mount "$model_path"; then printf '%s= 124\n' "$mark"; else within 25 model; fi
+  if on_hung_mount "$model_path"; then printf '%s= 124\n' "$mark"; else within 10 model; fi
+  begin hashes
+  if ! on_hung_mount "$model_path"; then within 20 touched; fi
 }
 
-# Names and sizes; content only of files that were touched after the manifest was written.
+# Names and sizes.
 model() {
   if ! cd "$model_path" 2>/dev/null; then echo "absent"; return; fi
   # Links are followed: in a hub's cache they lead to the files. A broken one has its own size.
   find -L . -path ./.vllm-cluster -prune -o -not -type d -printf 'entry %y %s %P\n'
   local manifest=.vllm-cluster/manifest.json
-  if [ -f "$manifest" ]; then
-    echo "manifest $(sha256sum "$manifest" | cut -c1-64)"
+  if [ -f "$manifest" ]; then echo "manifest $(sha256sum "$manifest" | cut -c1-64)"; fi
+}
+
+# Content, of files that were touched after the manifest was written alone: of 140 GB it takes
+# minutes.
+touched() {
+  local manifest=.vllm-cluster/manifest.json
+  if cd "$model_path" 2>/dev/null && [ -f "$manifest" ]; then
     find -L . -path ./.vllm-cluster -prune -o -type f -newercm "$manifest" -print0 |
       xargs -0 -r sha256sum | sed 's|^\([0-9a-f]*\) [ *]\./|hash \1 |'
   fi

@@ -19,6 +19,7 @@ main() {
   if [ "$ray" = yes ]; then start raylet ray_node; fi
   system
   disks
+  cloud_init
   units_state
   recovery
   cards
