@@ -238,6 +238,7 @@ RESERVED = {
     "grpc": "nothing here: readiness asks over HTTP",
     "ssl-keyfile": "nothing here: put a proxy that ends TLS in front",
     "ssl-certfile": "nothing here: put a proxy that ends TLS in front",
+    "disable-log-stats": "nothing here: the watchdog reads vLLM's statistics",
 }
 RESERVED_ENV = {
     "VLLM_API_KEY": "secrets.api_key",

@@ -72,6 +72,7 @@ BROKEN = [
     ("object_store: 2GiB", "object_store: 30GiB", "memory.object_store", "bytes of shm", "half"),
     ("    max-model-len: 8192", "    tp: 4", "serve.args.tp", "the argument tp", "parallel.tensor"),
     ("    max-model-len: 8192", "    api-key: x", "serve.args.api-key", "api-key", "secrets.api_key"),
+    ("    max-model-len: 8192", "    disable_log_stats: true", "serve.args.disable_log_stats", "disable_log_stats", "the watchdog reads"),
     ("  args:", "  env: {VLLM_API_KEY: x}\n  args:", "serve.env.VLLM_API_KEY", "VLLM_API_KEY", "secrets"),
     ("api_key: generate", "api_key: {}", "secrets.api_key", "empty mapping", "exactly one"),
     ("api_key: generate", "api_key: {env: A, file: b}", "secrets.api_key", "env, file", "exactly one"),
