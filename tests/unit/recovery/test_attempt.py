@@ -1,0 +1,100 @@
+"""The starts of a unit are counted, also where the count is lost or cannot be written."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[3] / "templates/usr/local/lib/vllm-cluster/attempt"
+# What a host has, as words on standard output, which no limit on files keeps back.
+STAND_INS = {
+    "sleep": 'echo "sleeps $1"',
+    "logger": "grep MESSAGE=",
+    "systemctl": 'case $1 in show) echo 10 ;; *) echo "systemctl $*" ;; esac',
+    "journalctl": "true",
+}
+
+
+class Unit:
+    """A unit's starts, counted in a directory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.state, self.programs = folder / "units", folder / "bin"
+        self.starts = self.state / "vllm.starts"
+        for path in (self.state, self.programs):
+            path.mkdir()
+        for name, body in STAND_INS.items():
+            (self.programs / name).write_text(f"#!/bin/bash\n{body}\n")
+            (self.programs / name).chmod(0o755)
+
+    def begin(self, *, full: bool = False) -> tuple[int, str]:
+        """Status and words of one start. `full`: no file takes another byte."""
+        limit = "ulimit -f 0; trap '' XFSZ; " if full else ""
+        environment = {
+            "PATH": f"{self.programs}:{os.environ['PATH']}",
+            "UNITS_STATE": str(self.state),
+            "INVOCATION_ID": "0123",
+        }
+        done = subprocess.run(
+            ["bash", "-c", f'{limit}exec bash "$@"', "-", SCRIPT, "begin", "vllm", "/dev/null"],
+            env=environment, capture_output=True, text=True, check=False, timeout=30,
+        )  # fmt: skip
+        return done.returncode, done.stdout
+
+
+@pytest.fixture
+def unit(tmp_path: Path) -> Unit:
+    return Unit(tmp_path)
+
+
+def test_pauses_grow_and_the_tenth_start_is_the_last(unit: Unit) -> None:
+    said = [unit.begin() for _ in range(10)]
+    assert [status for status, _ in said] == [0] * 10
+    slept = [words.rpartition("sleeps ")[2].strip() for _, words in said]
+    assert slept == ["", "", "5", "10", "20", "40", "80", "160", "300", "300"]
+    status, words = unit.begin()
+    assert status == 3
+    assert "gave up after 10 starts" in words
+    assert not list(unit.state.glob("*.new"))
+
+
+def test_a_full_run_keeps_the_count_and_pauses_longest(unit: Unit) -> None:
+    unit.starts.write_text("2\n")
+    for _ in range(2):
+        status, words = unit.begin(full=True)
+        assert status == 0
+        assert f"{unit.starts}, cannot be written" in words
+        assert words.endswith("pausing 300 s before it\nsleeps 300\n")
+        assert unit.starts.read_text() == "2\n", "a write that fails leaves what was there"
+    assert unit.begin()[1].endswith("sleeps 5\n"), "counted again once there is room"
+
+
+def test_the_first_start_on_a_full_run_pauses_too(unit: Unit) -> None:
+    status, words = unit.begin(full=True)
+    assert status == 0
+    assert words.endswith("sleeps 300\n")
+    assert not unit.starts.exists()
+
+
+@pytest.mark.parametrize("text", ["", "garbage\n", "08\n", "1\n2\n", "-4\n", "9" * 30])
+def test_what_is_no_count_pauses_longest_and_is_counted_anew(unit: Unit, text: str) -> None:
+    unit.starts.write_text(text)
+    status, words = unit.begin()
+    assert status == 0
+    assert f"{unit.starts}, holds no number" in words
+    assert words.endswith("sleeps 300\n")
+    assert unit.starts.read_text() == "1\n"
+    assert "sleeps" not in unit.begin()[1]
+    assert unit.begin()[1].endswith("sleeps 5\n")
+
+
+def test_a_directory_in_the_place_of_the_count_pauses_longest(unit: Unit) -> None:
+    unit.starts.mkdir()
+    status, words = unit.begin()
+    assert status == 0
+    assert f"{unit.starts}, cannot be written" in words
+    assert words.endswith("sleeps 300\n")
+    assert not list(unit.starts.iterdir())
