@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from weakref import WeakKeyDictionary
 
 from pyinfra.api.command import StringCommand
 from pyinfra.api.operation import operation
+from pyinfra.api.state import State
 from pyinfra.context import host
 
 from vllm_cluster.facts.units import UnitState, UnitStates
@@ -14,6 +16,8 @@ from vllm_cluster.operations.units import or_its_log
 from vllm_cluster.plan import paths
 
 _DOWN = ("inactive", "failed")
+# The host of a run whose restart has begun and not come to its end.
+_under_way: WeakKeyDictionary[State, str] = WeakKeyDictionary()
 
 
 @operation()
@@ -55,13 +59,24 @@ def started(units: list[str], wait: bool = True) -> Generator[StringCommand, Non
 
 @operation()
 def restarted(units: list[str]) -> Generator[StringCommand, None, None]:
-    """Stop `units` and start them again, active at the end."""
+    """Stop `units` and start them again, active at the end; hosts take turns.
+
+    After a host where that failed no other begins: with a common cause all would go down.
+    """
+    failed = _under_way.get(host.state, host.name)
+    if failed != host.name:
+        yield refuse(f"the restart of {failed} failed, so this host is left as it is")
+        return
+    if host.state.is_executing:
+        _under_way[host.state] = host.name
     reason = _missing(units, _read(units))
     if reason:
         yield refuse(reason)
         return
     yield from _stop(units)
     yield from _start(units, wait=True)
+    # Not reached where a command failed: pyinfra asks for no more of them.
+    _under_way.pop(host.state, None)
 
 
 def _stop(units: list[str]) -> Generator[StringCommand, None, None]:
