@@ -126,10 +126,14 @@ class Remote:
         return read_look(done.stdout.decode(errors="replace").splitlines())
 
     def record(self) -> None:
-        """Note what placing is about to make, for `down`: the root itself may be a disk."""
+        """Note what placing is about to make, or finds, for `down`: the root may be a disk."""
         names = (".store", ".staging", ".jobs", ".pins", self.weights.model.replace("/", "--"))
         places = [shlex.quote(f"{self.weights.root}/{name}") for name in names]
-        lines = [f"own weights {place} absent || exit 1" for place in places]
+        lines = [
+            f"if [ -e {place} ] || [ -L {place} ]; then b=there; else b=absent; fi; "
+            f"own weights {place} $b || exit 1"
+            for place in places
+        ]
         done = self.run(["sh", "-c", "\n".join([owned.SHELL, *lines])])
         if done.returncode:
             raise HostError(self.name, done.stderr.decode(errors="replace").strip())

@@ -9,7 +9,7 @@ from typing import Literal
 
 from vllm_cluster.operations import firewall
 from vllm_cluster.plan import containers, paths
-from vllm_cluster.removal import files, shell
+from vllm_cluster.removal import files, shell, weights
 from vllm_cluster.removal.action import Action, Kept, Removal
 from vllm_cluster.removal.look import Found
 
@@ -33,7 +33,7 @@ def decide(found: Found, weights_directory: str, options: Options) -> Removal:
     actions: list[Action] = []
     kept: list[Kept] = []
     parts = (
-        _units(found), _docker_objects(found), _weights(found, weights_directory, options),
+        _units(found), _docker_objects(found), _weights(found, options),
         _state(found, weights_directory), files.decided(found, LATE), _docker(found, options),
         _other_units(found), _mounts(found), _kernel(found), _small(found),
         _firewall(found), files.late(found, LATE), _packages(found, options),
@@ -78,15 +78,22 @@ def _docker_objects(found: Found) -> Iterator[Action]:
             yield Action("restore", "removes", f"image {image}", shell.no_image(image))
 
 
-def _weights(found: Found, directory: str, options: Options) -> Iterator[Action | Kept]:
+def _weights(found: Found, options: Options) -> Iterator[Action | Kept]:
+    record = found.record.first("weights")
+    models = weights.models_of(record)
     for path, size_bytes in found.weights_bytes.items():
-        name = f"weights {path} ({size_bytes / 2**30:.1f} GiB)"
+        before, theirs = record.get(path, weights.THERE), found.weights_theirs.get(path, "")
+        part = "our part of " if theirs or before == weights.THERE else ""
+        name = f"weights {part}{path} ({size_bytes / 2**30:.1f} GiB)"
         if options.keep_weights:
             # The agent's own directories beside the models are not worth a line each.
             if "/." not in path:
                 yield Kept(name, "--no-keep-weights removes them")
         else:
-            yield Action("restore", "removes", name, shell.no_weights(path, directory))
+            code = weights.no_weights(path, before, models)
+            yield Action("restore", "removes", name, code)
+            if theirs:
+                yield Kept(path, f"holds what is not ours: {theirs.strip()}")
 
 
 def _state(found: Found, weights_directory: str) -> Iterator[Action]:

@@ -13,8 +13,11 @@ from vllm_cluster.operations.files import MARK
 from vllm_cluster.plan import owned, paths
 from vllm_cluster.plan.containers import CONFIG_LABEL
 from vllm_cluster.plan.owned import Record
+from vllm_cluster.removal import weights
 
-_SCRIPT = r"""
+_SCRIPT = (
+    weights.SHELL
+    + r"""
 T=$(printf '\t') J=$O/journal
 say() { printf '%s\t%s\t%s\n' "$1" "$2" "${3:-}"; }
 grep -lsF "$mark" /etc/systemd/system/* | while read -r p; do say marked "$p"; done
@@ -33,8 +36,15 @@ done
 named merge | while IFS= read -r p; do [ -f "$p" ] && say content "$p" "$(base64 -w0 "$p")"; done
 for f in $O/*.before; do [ -f "$f" ] && say before "${f##*/}" "$(sum "$f")"; done
 for f in $O/*.old $O/*.new; do [ -f "$f" ] && say copy "${f##*/}" "$(base64 -w0 "$f")"; done
-named weights | while IFS= read -r p; do
-  [ -d "$p" ] && say weights "$p" "$(du -sB1 "$p" | cut -f1)"
+models=$(named weights | sed 's:.*/::' | grep -v '^[.]')
+awk -F"$T" '$1 == "weights" && NF == 3 && !seen[$2]++ { print $2 FS $3 }' $J 2>/dev/null |
+while IFS="$T" read -r p v; do
+  [ -d "$p" ] || continue
+  set -- '*'
+  [ "$v" != there ] || set -- $models
+  say weights "$p" "$(ours_in "$p" "$@" | du -cB1 --files0-from=- | tail -n1 | cut -f1)"
+  t=$(theirs_in "$p" "$@")
+  [ -z "$t" ] || say theirs "$p" "$t"
 done
 named package | xargs -r dpkg-query -W -f '${db:Status-Status} ${Package}\n' 2>/dev/null |
   sed -n "s/^installed /installed$T/p"
@@ -57,6 +67,7 @@ if command -v docker >/dev/null && docker info >/dev/null 2>&1; then
 fi
 say end end
 """
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +78,8 @@ class Found:
     `before` maps a copy of the record to its SHA-256.
     `contents` and `copies` are texts: of merged files, and of what the record kept of them.
     `marked`: units that carry our mark, whatever the record says. `foreign`: what of Docker's is
-    not ours.
+    not ours. `weights_bytes`: what of ours lies at a recorded place of weights; `weights_theirs`:
+    the names of what is not ours there.
     """
 
     record: Record
@@ -76,6 +88,7 @@ class Found:
     copies: dict[str, str] = field(default_factory=dict)
     before: dict[str, str] = field(default_factory=dict)
     weights_bytes: dict[str, int] = field(default_factory=dict)
+    weights_theirs: dict[str, str] = field(default_factory=dict)
     installed: tuple[str, ...] = ()
     table: bool = False
     ufw: tuple[str, ...] = ()
@@ -125,6 +138,7 @@ def parse(output: Iterable[str]) -> Found:
         copies={name: _text(value) for name, value in rows.get("copy", {}).items()},
         before=rows.get("before", {}),
         weights_bytes={p: int(v) for p, v in rows.get("weights", {}).items() if v.isdigit()},
+        weights_theirs=rows.get("theirs", {}),
         installed=tuple(rows.get("installed", ())),
         table="table" in rows,
         ufw=tuple(rows.get("ufw", ())),

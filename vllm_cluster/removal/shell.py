@@ -76,15 +76,6 @@ def no_image(image: str) -> str:
     )
 
 
-def no_weights(path: str, directory: str) -> str:
-    """A model of ours, what an interrupted run left beside it, and the way to it."""
-    parent, name = path.rpartition("/")[::2]
-    staging = f"{parent}/.{name}.staging"
-    above = parent if parent.startswith(f"{directory}/") else ""
-    up = f"; rmdir {shlex.quote(above)} 2>/dev/null || true" if above else ""
-    return f"rm -rf {shlex.quote(path)} {shlex.quote(staging)}{up}"
-
-
 def no_state(spared: Iterable[str]) -> str:
     """Everything of ours under paths.STATE but what leads to `spared`; no other file system."""
     cases = "".join(f'case {shlex.quote(s)}/ in "$e"/*) continue ;; esac; ' for s in spared)
