@@ -1,0 +1,135 @@
+"""A start of vLLM that Ray keeps from its end is ended, and the next has a Ray session afresh."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from vllm_cluster.plan import make_plan
+from vllm_cluster.spec import load
+from vllm_cluster.steps import configs
+
+ROOT = Path(__file__).parents[3]
+SCRIPTS = ROOT / "templates/usr/local/lib/vllm-cluster"
+
+
+class Ray:
+    """What Ray's state API lists."""
+
+    def __init__(self) -> None:
+        self.nodes = {"10.77.0.11": "ALIVE", "10.77.0.12": "ALIVE"}
+        self.placements: list[str] = []
+
+    def rows(self, url: str) -> list[dict[str, Any]]:
+        if "placement_groups" in url:
+            return [{"state": state} for state in self.placements]
+        return [
+            {"node_id": ip, "node_ip": ip, "state": state, "resources_total": {"GPU": 1.0}}
+            for ip, state in self.nodes.items()
+        ]
+
+
+@pytest.fixture
+def probe(tmp_path: Path) -> ModuleType:
+    plan = make_plan(load(ROOT / "inventories" / "lab.yaml").description)
+    file = tmp_path / "probe.py"
+    file.write_text(configs.probe_file(plan, plan.hosts["node-a"]))
+    spec = importlib.util.spec_from_file_location("probe_under_test", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def ray(probe: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Ray:
+    made = Ray()
+    monkeypatch.setattr(probe, "rows", made.rows)
+    return made
+
+
+def test_a_start_with_all_its_hosts_and_ranks_goes_on(probe: ModuleType, ray: Ray) -> None:
+    group = probe.Group()
+    ray.nodes["10.77.0.13"] = "DEAD"  # of a session before
+    for now, placements in ((0, []), (3, ["PENDING"]), (6, ["CREATED"]), (900, ["CREATED"])):
+        ray.placements = placements
+        assert group.look(now) == ""
+
+
+def test_a_start_whose_host_left_ray_is_in_vain(probe: ModuleType, ray: Ray) -> None:
+    group = probe.Group()
+    assert group.look(0) == ""
+    ray.nodes["10.77.0.12"] = "DEAD"
+    assert group.look(3) == "", "one answer may be of a moment ago"
+    assert group.look(6) == "10.77.0.12 left Ray while vLLM started"
+
+
+def test_ranks_that_ray_does_not_place_though_it_could_are_in_vain(
+    probe: ModuleType, ray: Ray
+) -> None:
+    group = probe.Group()
+    ray.placements = ["REMOVED", "PENDING"]
+    assert [group.look(now) for now in (0, 30, 60)] == ["", "", ""]
+    assert "placed no rank" in group.look(61)
+
+
+def test_ranks_that_wait_for_gpus_wait(probe: ModuleType, ray: Ray) -> None:
+    group = probe.Group()
+    del ray.nodes["10.77.0.12"]
+    ray.placements = ["PENDING"]
+    assert [group.look(now) for now in (0, 100, 600)] == ["", "", ""]
+
+
+def await_completion(folder: Path, probe: str) -> tuple[subprocess.CompletedProcess[str], Path]:
+    """The script, with a Docker whose `exec` does `probe`; what Docker was asked is in `asked`."""
+    docker = folder / "docker"
+    docker.write_text(f'#!/bin/sh\necho "$@" >>{folder}/asked\ncase $1 in exec) {probe} ;; esac\n')
+    docker.chmod(0o755)
+    state = folder / "units"
+    state.mkdir()
+    environment = {"PATH": f"{folder}:{os.environ['PATH']}", "UNITS_STATE": str(state)}
+    done = subprocess.run(
+        ["bash", SCRIPTS / "await-completion", "600"], env=environment, capture_output=True,
+        text=True, check=False, timeout=30,
+    )  # fmt: skip
+    return done, state
+
+
+def test_a_start_in_vain_is_ended_with_its_reason_and_a_session_afresh(tmp_path: Path) -> None:
+    done, state = await_completion(
+        tmp_path, "echo 'no completion yet'; echo '10.77.0.12 left Ray' >&2; exit 4"
+    )
+    assert done.returncode == 4
+    assert (done.stdout, done.stderr) == ("no completion yet\n", "10.77.0.12 left Ray\n")
+    assert (state / "vllm.watchdog").read_text() == "start: 10.77.0.12 left Ray\n"
+    assert (tmp_path / "asked").read_text().endswith("kill vllm\n")
+
+    def session() -> str:
+        (tmp_path / "asked").write_text("")
+        environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "UNITS_STATE": str(state)}
+        argv = ["bash", str(SCRIPTS / "attempt"), "session", "vllm"]
+        subprocess.run(argv, env=environment, check=True, capture_output=True, timeout=30)
+        return (tmp_path / "asked").read_text()
+
+    assert session() == "kill ray-head\n"
+    assert session() == "", "once"
+
+
+def test_a_start_that_takes_too_long_is_ended_and_keeps_its_session(tmp_path: Path) -> None:
+    done, state = await_completion(tmp_path, "echo 'no completion within 600 s' >&2; exit 1")
+    assert done.returncode == 1
+    assert (tmp_path / "asked").read_text().endswith("kill vllm\n")
+    assert not list(state.iterdir())
+
+
+def test_a_start_that_completes_goes_on(tmp_path: Path) -> None:
+    done, _ = await_completion(tmp_path, "exit 0")
+    assert done.returncode == 0
+    assert "kill" not in (tmp_path / "asked").read_text()
