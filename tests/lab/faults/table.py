@@ -1,4 +1,4 @@
-"""docs/faults.md out of the results of one commit: `python -m tests.lab.faults.table [COMMIT]`."""
+"""docs/faults.md out of results: `python -m tests.lab.faults.table [COMMIT…]`, the newest first."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ LABS = {
 }
 _HEAD = """# After a fault it serves again by itself
 
-Written by `make test-faults` from its results of commit `{commit}`. Each fault was put into a
-cluster of lab hosts that serves with real Ray and vLLM, while a client streamed one completion
-after another. Nobody did anything after that: *a person needed* would read "yes" otherwise.
+Written by `make test-faults`; each row names the commit that it was measured on. Each fault was
+put into a cluster of lab hosts that serves with real Ray and vLLM, while a client streamed one
+completion after another. Nobody did anything after that: *a person needed* would read "yes"
+otherwise.
 
 - **serves again**: from the end of the fault (a killed process: at once; a pulled cable: when it is
   in again; a power cut: when the host has booted) to the end of the first whole stream of 200
@@ -30,25 +31,26 @@ after another. Nobody did anything after that: *a person needed* would read "yes
   itself on this machine.
 - **ours**: the rest, to the start of vLLM's container: noticing, ending, waiting, starting Ray.
   Where another time-out than ours forces it, that is named.
+- **load**: of this machine; above its two cores, everything takes longer than by itself.
 
 {machine}
 """
 _COLUMNS = (
     "fault", "a person needed", "serves again", "of that vLLM", "ours", "what the client saw",
-    "forced by",
+    "forced by", "load", "commit",
 )  # fmt: skip
 
 
 def main() -> None:
-    """Write it; says what has no result."""
-    of = sys.argv[1] if len(sys.argv) > 1 else commit()
-    rows = {lab: _results(of, lab) for lab in LABS}
+    """Write it; says what has no result. Of several commits the first that has one counts."""
+    commits = sys.argv[1:] or [commit()]
+    rows = {lab: _results(commits, lab) for lab in LABS}
     loads = [row["load"] for told in rows.values() for row in told.values()]
     machine = (
         f"The machine has two cores and ran other work beside: its load was {min(loads):.0f} to "
         f"{max(loads):.0f}, so vLLM's own start takes longer than on a quiet one."
     )
-    text = [_HEAD.format(commit=of, machine=machine)]
+    text = [_HEAD.format(machine=machine)]
     missing = []
     for lab, (title, faults) in LABS.items():
         text += [f"## {title}", "", f"| {' | '.join(_COLUMNS)} |", "|" + "---|" * len(_COLUMNS)]
@@ -56,17 +58,21 @@ def main() -> None:
         text.append("")
         missing += [f"{lab}/{fault.name}" for fault in faults if fault.name not in rows[lab]]
     if missing:
-        text += [f"Not run at this commit: {', '.join(missing)}.", ""]
+        text += [f"Without a result: {', '.join(missing)}.", ""]
     DOCUMENT.write_text("\n".join(text), encoding="utf-8")
     print(
         f"{DOCUMENT}: {sum(map(len, rows.values()))} faults, without a result: {missing or 'none'}"
     )
 
 
-def _results(of: str, lab: str) -> dict[str, dict[str, Any]]:
-    folder: Path = RESULTS / of / lab
-    found = [json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))]
-    return {row["name"]: row for row in found}
+def _results(commits: list[str], lab: str) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for of in reversed(commits):
+        folder: Path = RESULTS / of / lab
+        for file in sorted(folder.glob("*.json")):
+            row = json.loads(file.read_text())
+            found[row["name"]] = {**row, "commit": of}
+    return found
 
 
 def _row(row: dict[str, Any]) -> str:
@@ -74,7 +80,7 @@ def _row(row: dict[str, Any]) -> str:
     ours = "0 s" if not row["restarted"] else f"{row['overhead_s']:.0f} s"
     cells = [
         row["words"], "no", f"{row['recovered_s']:.0f} s", own, ours, row["client"],
-        row["forced"] or "-",
+        row["forced"] or "-", f"{row['load']:.0f}", f"`{row['commit'][:8]}`",
     ]  # fmt: skip
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
