@@ -19,9 +19,21 @@ O={paths.OWNED} T=$(printf '\t')
 own_dir() {{ [ -d $O ] || ( umask 022; mkdir -p {paths.CONFIG} && mkdir -p -m 700 $O; ); }}
 own() {{
   own_dir || return 1
-  grep -qsF "$1$T$2$T" $O/journal || own_line "$@"
+  own_has "$1" "$2" || own_line "$@"
 }}
-own_line() {{ printf '%s\t%s\t%s\n' "$1" "$2" "$3" >>$O/journal && sync $O/journal; }}
+# A line that a full disk cut off says nothing: it gets more fields than a line has.
+own_has() {{
+  {{ cat $O/journal 2>/dev/null; printf '\t\t\t\n'; }} | K=$1 N=$2 awk -F"$T" '
+    NF == 3 && $1 == ENVIRON["K"] && $2 "" == ENVIRON["N"] "" && $3 != "" {{ has = 1 }}
+    END {{ exit !has }}'
+}}
+own_ends() {{
+  [ ! -s $O/journal ] || [ "$(tail -c1 $O/journal | wc -l)" -eq 1 ] ||
+    printf '\t\t\t\n' >>$O/journal
+}}
+own_line() {{
+  own_ends && printf '%s\t%s\t%s\n' "$1" "$2" "$3" >>$O/journal && sync $O/journal
+}}
 own_dirs() {{
   d=${{1%/*}}
   while [ -n "$d" ] && [ ! -d "$d" ]; do own directory "$d" absent || return 1; d=${{d%/*}}; done
@@ -30,7 +42,7 @@ own_copy() {{ cp -p "$1" "$2.tmp" && sync "$2.tmp" && mv -f "$2.tmp" "$2"; }}
 """
 _FILE = r"""
 own_file() {
-  own_dirs "$1" && if grep -qsF "file$T$1$T" $O/journal; then :
+  own_dirs "$1" && if own_has file "$1"; then :
   elif [ -e "$1" ] && ! grep -qsF "$2" "$1"; then
     k=$(printf %s "$1" | sha256sum | cut -c1-16).before
     own_dir && own_copy "$1" "$O/$k" && own file "$1" "$k"

@@ -32,7 +32,7 @@ class Record:
 
 
 def parse(lines: Iterable[str]) -> Record:
-    """The journal's lines. A last line that a power cut left in half is left out."""
+    """The journal's lines. One that a power cut or a full disk left in half is left out."""
     found: dict[str, dict[str, tuple[str, ...]]] = {}
     for line in lines:
         parts = line.rstrip("\n").split("\t")

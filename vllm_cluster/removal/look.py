@@ -21,9 +21,11 @@ _SCRIPT = (
 T=$(printf '\t') J=$O/journal
 say() { printf '%s\t%s\t%s\n' "$1" "$2" "${3:-}"; }
 grep -lsF "$mark" /etc/systemd/system/* | while read -r p; do say marked "$p"; done
-[ -f $J ] && sed "s/^/journal$T/" $J
+# A last line without its end is half a line; more fields than a line has say so.
+journal() { [ ! -f $J ] || { cat $J; printf '\t\t\t\n'; }; }
+journal | sed "s/^/journal$T/"
 named() {
-  awk -F"$T" -v kinds=" $1 " 'index(kinds, " " $1 " ") { print $2 }' $J 2>/dev/null | sort -u
+  journal | awk -F"$T" -v kinds=" $1 " 'NF == 3 && index(kinds, " " $1 " ") { print $2 }' | sort -u
 }
 sum() { sha256sum <"$1" | cut -c1-64; }
 [ -f "$members" ] && say members - "$(base64 -w0 "$members")"
@@ -37,7 +39,7 @@ named merge | while IFS= read -r p; do [ -f "$p" ] && say content "$p" "$(base64
 for f in $O/*.before; do [ -f "$f" ] && say before "${f##*/}" "$(sum "$f")"; done
 for f in $O/*.old $O/*.new; do [ -f "$f" ] && say copy "${f##*/}" "$(base64 -w0 "$f")"; done
 models=$(named weights | sed 's:.*/::' | grep -v '^[.]')
-awk -F"$T" '$1 == "weights" && NF == 3 && !seen[$2]++ { print $2 FS $3 }' $J 2>/dev/null |
+journal | awk -F"$T" 'NF == 3 && $1 == "weights" && !seen[$2]++ { print $2 FS $3 }' |
 while IFS="$T" read -r p v; do
   [ -d "$p" ] || continue
   set -- '*'

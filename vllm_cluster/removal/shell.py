@@ -244,6 +244,8 @@ def record(remains: Iterable[str]) -> str:
         return f"rm -rf {where}; rmdir {paths.CONFIG} 2>/dev/null || true"
     pattern = "|".join(stay)
     return (
-        f"grep -E '^({pattern})\t' {where}/journal >{where}/rest || true; sync {where}/rest; "
+        f"{owned.SHELL}own_ends\n"
+        f"grep -E '^({pattern})\t' {where}/journal >{where}/rest || [ $? -eq 1 ] || exit 1\n"
+        f"sync {where}/rest; "
         f"find {where} -mindepth 1 -not -name rest -delete; mv {where}/rest {where}/journal"
     )

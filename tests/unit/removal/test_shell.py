@@ -67,6 +67,50 @@ def test_what_was_there_first_is_what_counts(root: Root) -> None:
     assert root.record.first("sysctl") == {"a.b": "60", "a.b.c": "1"}
 
 
+def test_a_name_in_another_line_is_not_that_line(root: Root) -> None:
+    root.sh(owned.SHELL, "own profile /a x && own file /a y && own file '/a\\x2d*' z && "
+            "own file '/a\\x2d*' again")  # fmt: skip
+    assert root.record.lines == {
+        "profile": {"/a": ("x",)}, "file": {"/a": ("y",), r"/a\x2d*": ("z",)}
+    }  # fmt: skip
+
+
+CUT = [
+    "fi", "file\t", "file\t/etc/sy", "file\t/etc/mine", "file\t/etc/mine\t",
+    "file\t/etc/mine\tabs", "file\t/etc/mine\tabsent", "file\t/etc/mine\tabs\t\t", "\0\0",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("cut", CUT)
+def test_a_line_that_a_full_disk_cut_off_is_written_again(root: Root, cut: str) -> None:
+    folder = root.at / paths.OWNED.lstrip("/")
+    folder.mkdir(parents=True)
+    half = cut.replace("/etc", f"{root.at}/etc")
+    (folder / "journal").write_text(f"sysctl\ta.b\t60\n{half}")
+    (root.at / "etc/mine").write_text("mine\n")
+    for _ in range(2):
+        root.sh(owned.FILES, "own_file ROOT/etc/mine Managed && own sysctl a.b 10")
+    first = root.record.first("file")
+    assert (folder / first["/etc/mine"]).read_text() == "mine\n"
+    assert set(first) == {"/etc/mine"}
+    assert root.record.lines["sysctl"] == {"a.b": ("60",)}
+    assert (folder / "journal").read_text().count("/etc/mine") <= 2
+
+
+@pytest.mark.parametrize("cut", CUT)
+def test_a_look_at_a_record_that_was_cut_off_sees_all_whole_lines(root: Root, cut: str) -> None:
+    folder = root.at / paths.OWNED.lstrip("/")
+    folder.mkdir(parents=True)
+    (root.at / "etc/ours").write_text("ours\n")
+    (folder / "journal").write_text(f"file\t{root.at}/etc/ours\tabsent\n{cut}")
+    text = look.script().replace(paths.CONFIG, f"{root.at}{paths.CONFIG}")
+    out = subprocess.run(["bash", "-s"], input=text, capture_output=True, text=True, check=False)
+    found = look.parse(out.stdout.splitlines())
+    assert found.record.lines == {"file": {f"{root.at}/etc/ours": ("absent",)}}
+    assert set(found.now) == {f"{root.at}/etc/ours"}
+    assert len(found.now[f"{root.at}/etc/ours"]) == 64
+
+
 def test_a_file_and_the_directories_on_its_way(root: Root) -> None:
     body = "own_dirs ROOT/etc/a/b/f && mkdir -p ROOT/etc/a/b && echo Managed >ROOT/etc/new && "
     body += "own_file ROOT/etc/a/b/f Managed && own_wrote ROOT/etc/a/b/f ROOT/etc/new"
@@ -119,6 +163,15 @@ def test_the_rest_of_a_record_is_what_a_later_removal_is_asked_for(root: Root) -
     assert [path.name for path in folder.iterdir()] == ["journal"]
     root.sh("", shell.record([]))
     assert not folder.exists()
+
+
+def test_the_rest_of_a_record_has_no_line_that_was_cut_off(root: Root) -> None:
+    folder = root.at / paths.OWNED.lstrip("/")
+    folder.mkdir(parents=True)
+    (folder / "journal").write_text(f"weights\t{MODEL}\tabsent\nweights\t/x\tthe")
+    root.sh("", shell.record(["weights"]))
+    root.sh(owned.SHELL, "own weights /y there")
+    assert root.record.first("weights") == {MODEL: "absent", "/y": "there"}
 
 
 def test_state_is_removed_around_the_weights(tmp_path: Path) -> None:
