@@ -5,7 +5,7 @@ from vllm_cluster.steps.alignment import align_step
 from vllm_cluster.steps.docker import docker_step
 from vllm_cluster.steps.files import base_step
 from vllm_cluster.steps.fingerprint import fingerprint_step
-from vllm_cluster.steps.firewall import firewall_step
+from vllm_cluster.steps.firewall import firewall_step, former_firewall_step
 from vllm_cluster.steps.generations import keep_step, known_step, switch_step
 from vllm_cluster.steps.gpu import gpu_kept_step, gpu_step
 from vllm_cluster.steps.image import image_step
@@ -26,7 +26,7 @@ card_step()
 disks_step()  # before anything is written beneath a mount point
 base_step()
 kernel_step()  # keeps our ports free before anything dials
-firewall_step()  # closed before anything listens
+firewall_step()  # closed before anything listens; open to what still serves
 paths_step()  # what the firewalls let through, before anything needs it
 shares_step()
 gpu_step()  # Docker does not start with a runtime that is not there
@@ -40,5 +40,6 @@ units_step()
 former_secrets_step()  # what read them has ended
 start_step()
 keep_step()
+former_firewall_step()  # what was reached through it has ended
 gpu_kept_step()
 fingerprint_step()  # of the host as this run leaves it

@@ -8,7 +8,7 @@ from pyinfra.api.command import StringCommand
 from pyinfra.api.exceptions import FactProcessError
 from pyinfra.api.facts import FactBase
 
-from vllm_cluster.plan import paths
+from vllm_cluster.plan import Allow, admitted, paths
 
 POLICY = "/etc/firewalld/policies/vllm-cluster.xml"
 
@@ -23,6 +23,7 @@ echo "table $($nft -n list table inet vllm_cluster 2>/dev/null | sha256sum | cut
 $nft list table inet vllm_cluster >/dev/null 2>&1 && echo "held"
 echo "loaded $(cut -c1-64 {paths.FIREWALL_STATE}/loaded 2>/dev/null | tr '\\n' ' ')"
 [ -d {paths.FIREWALL_STATE}/pending ] && echo "pending"
+sed -n 's/^\\t\\tip saddr /nft-rule &/p' {paths.FIREWALL} 2>/dev/null
 sshd=$(command -v sshd || echo /usr/sbin/sshd)
 $sshd -T 2>/dev/null | awk '$1 == "port" {{print "ssh " $2}}'
 if systemctl is-active --quiet ssh.socket; then
@@ -38,6 +39,7 @@ fi
 if [ "$(firewall-cmd --state 2>/dev/null)" = running ]; then
   echo "firewalld running"
   echo "policy $(sha256sum 2>/dev/null < {POLICY} | cut -c1-64)"
+  sed -n 's/^  <\\(!--\\|rule\\)/policy-rule &/p' {POLICY} 2>/dev/null
   firewall-cmd --get-policies | grep -qw vllm-cluster && echo "policy-live"
   firewall-cmd --list-all-zones | awk '
     /^[^ ]/ {{zone = /active/ ? $1 : ""}}
@@ -54,7 +56,8 @@ class FirewallState:
     """Digests of the rule file, of the loaded table, and of both when they were last confirmed.
 
     `drops`: chains of others (`ip filter INPUT`) that drop whatever they do not know.
-    `open_zones`: firewalld's zones in use that let in whatever comes.
+    `open_zones`: firewalld's zones in use that let in whatever comes. `admits`: our own rules in
+    the tool that holds the firewall.
     """
 
     file: str = ""
@@ -73,11 +76,12 @@ class FirewallState:
     policy_live: bool = False
     drops: tuple[str, ...] = ()
     open_zones: tuple[str, ...] = ()
+    admits: tuple[Allow, ...] = ()
 
 
 _WORDS = (
     "nft", "file", "table", "held", "loaded", "pending", "ssh", "ufw", "ufw-rule", "firewalld",
-    "policy", "policy-live", "drops", "open-zone",
+    "policy", "policy-live", "drops", "open-zone", "nft-rule", "policy-rule",
 )  # fmt: skip
 
 
@@ -115,5 +119,15 @@ class Firewall(FactBase[FirewallState]):
             policy="".join(values["policy"]),
             policy_live=bool(values["policy-live"]),
             open_zones=tuple(values["open-zone"]),
+            admits=_admits(values, confirmed[0]),
             drops=tuple(v for v in values["drops"] if not v.startswith("inet vllm_cluster ")),
         )
+
+
+def _admits(values: dict[str, list[str]], confirmed: str) -> tuple[Allow, ...]:
+    if "active" in values["ufw"]:
+        return admitted.of_ufw(values["ufw-rule"])
+    if values["firewalld"]:
+        return admitted.of_firewalld(values["policy-rule"])
+    # What somebody else has written there was never in force by our hand.
+    return admitted.of_nft(values["nft-rule"]) if values["file"] == [confirmed] else ()

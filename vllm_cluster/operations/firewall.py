@@ -15,7 +15,7 @@ from pyinfra.context import host
 from vllm_cluster.facts.firewall import POLICY, Firewall, FirewallState
 from vllm_cluster.operations import packages, ssh
 from vllm_cluster.operations.refuse import refuse
-from vllm_cluster.plan import Allow, paths, ufw
+from vllm_cluster.plan import Allow, admitted, paths, ufw
 
 LOADER = f"{paths.SCRIPTS}/firewall-load"
 
@@ -24,30 +24,46 @@ Commands = Generator[StringCommand | FunctionCommand, None, None]
 
 @dataclass(frozen=True)
 class Rules:
-    """What a host lets in, in the words of each tool. Each takes the ports that sshd has."""
+    """What a host lets in, by the ports that sshd has, and that in the words of each tool."""
 
     allow: Callable[[tuple[int, ...]], tuple[Allow, ...]]
-    nft: Callable[[tuple[int, ...]], str]
-    firewalld: Callable[[tuple[int, ...]], str]
+    nft: Callable[[tuple[Allow, ...]], str]
+    firewalld: Callable[[tuple[Allow, ...]], str]
+
+
+def _no() -> bool:
+    return False
 
 
 @operation()
-def enforced(rules: Rules, way_back_s: int) -> Commands:
+def enforced(rules: Rules, way_back_s: int, moves: Callable[[], bool] = _no) -> Commands:
     """Bring the rules in force; keep them only if a new SSH connection still comes through.
 
     Through ufw or firewalld where one is active, else in an nftables table of our own. Nothing
-    of anybody else's is ever flushed.
+    of anybody else's is ever flushed. Where a role `moves`, whom it let in stays let in.
     """
     have = host.get_fact(Firewall)
     words = _obstacle(have)
+    allow = rules.allow(have.ssh_ports)
+    if moves():
+        allow = admitted.widened(allow, have.admits)
     if words:
         yield refuse(words)
     elif have.ufw:
-        yield from _through_ufw(have, rules, way_back_s)
+        yield from _through_ufw(have, allow, way_back_s)
     elif have.firewalld:
-        yield from _through_firewalld(have, rules, way_back_s)
+        yield from _through_firewalld(have, rules.firewalld(allow), way_back_s)
     else:
-        yield from _own_table(have, rules, way_back_s)
+        yield from _own_table(have, rules.nft(allow), way_back_s)
+
+
+@operation()
+def narrowed(rules: Rules, way_back_s: int, moved: Callable[[], bool]) -> Commands:
+    """Where a role `moved`, let in nobody any more on behalf of the one that was there."""
+    if not moved():
+        host.noop("no role has moved")
+        return
+    yield from enforced._inner(rules=rules, way_back_s=way_back_s)
 
 
 def _obstacle(have: FirewallState) -> str:
@@ -68,8 +84,7 @@ def _obstacle(have: FirewallState) -> str:
     return ""
 
 
-def _own_table(have: FirewallState, rules: Rules, way_back_s: int) -> Commands:
-    text = rules.nft(have.ssh_ports)
+def _own_table(have: FirewallState, text: str, way_back_s: int) -> Commands:
     digest = hashlib.sha256(text.encode()).hexdigest()
     if not have.nft:
         yield from packages.installed._inner(packages=["nftables"])
@@ -92,8 +107,8 @@ def _own_table(have: FirewallState, rules: Rules, way_back_s: int) -> Commands:
     yield from _tried("nft", text, way_back_s)
 
 
-def _through_ufw(have: FirewallState, rules: Rules, way_back_s: int) -> Commands:
-    lines = ufw.changes(have.ufw_rules, rules.allow(have.ssh_ports))
+def _through_ufw(have: FirewallState, allow: tuple[Allow, ...], way_back_s: int) -> Commands:
+    lines = ufw.changes(have.ufw_rules, allow)
     if lines or have.pending:
         host.log(f"ufw is active: {len(lines)} of its rules change")
         for line in lines:
@@ -103,8 +118,7 @@ def _through_ufw(have: FirewallState, rules: Rules, way_back_s: int) -> Commands
     yield from _own_table_gone(have, "ufw lets in what the plan lists, and no more of ours")
 
 
-def _through_firewalld(have: FirewallState, rules: Rules, way_back_s: int) -> Commands:
-    text = rules.firewalld(have.ssh_ports)
+def _through_firewalld(have: FirewallState, text: str, way_back_s: int) -> Commands:
     if have.policy != hashlib.sha256(text.encode()).hexdigest() or have.pending:
         host.log(f"firewalld is active: {POLICY} differs")
         yield from _tried("firewalld", text, way_back_s)

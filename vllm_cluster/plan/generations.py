@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -113,6 +113,12 @@ def serving(kept: Mapping[str, Kept], head: str) -> str | None:
 def switches(kept: Mapping[str, Kept], identity: str) -> bool:
     """Whether a host serves another generation. A host that serves none just joins."""
     return any(one.current not in {None, identity} for one in kept.values())
+
+
+def moves(kept: Kept, head: str, hosts: Iterable[str]) -> bool:
+    """Whether what serves on a host has another head, or runs on a host that is not in `hosts`."""
+    now = kept.serving
+    return now is not None and bool(now.head) and (now.head != head or not {*now.hosts} <= {*hosts})
 
 
 def objection(kept: Mapping[str, Kept], identity: str) -> str:

@@ -13,6 +13,9 @@ from vllm_cluster.plan.model import Allow, PortUse
 from vllm_cluster.plan.sizes import uses_ray
 from vllm_cluster.spec.model import Description
 
+# What stands beside a rule, for people; a rule of ours is known by it.
+CLUSTER, API, MONITORING = "hosts of the cluster reach every port", "API", "monitoring"
+
 
 def port_uses(description: Description, *, ray: bool) -> tuple[PortUse, ...]:
     """The plan's ports; Ray's only where Ray runs."""
@@ -58,11 +61,11 @@ def allowed(description: Description, hosts: tuple[str, ...], *, head: bool) -> 
     """
     network = description.network
     rules = [
-        Allow("hosts of the cluster reach every port", hosts),
+        Allow(CLUSTER, hosts),
         Allow("SSH", tuple(map(str, network.ssh_from)), (description.ssh.port,)),
     ]
     if head:
-        rules.append(Allow("API", tuple(map(str, network.api_from)), (description.serve.port,)))
+        rules.append(Allow(API, tuple(map(str, network.api_from)), (description.serve.port,)))
     return (*rules, *_others(description, head=head))
 
 
@@ -74,6 +77,6 @@ def _others(description: Description, *, head: bool) -> Iterator[Allow]:
     if head:
         metrics.append(description.serve.port)  # vLLM's own are on the API's port
     if network.monitoring_from and metrics:
-        yield Allow("monitoring", tuple(map(str, network.monitoring_from)), tuple(metrics))
+        yield Allow(MONITORING, tuple(map(str, network.monitoring_from)), tuple(metrics))
     for name, opening in network.open.items():
         yield Allow(name, tuple(map(str, opening.sources)), tuple(opening.ports))

@@ -3,13 +3,16 @@
 from dataclasses import replace
 
 from pyinfra.api.deploy import deploy
+from pyinfra.context import host
 
 from vllm_cluster.facts.firewall import POLICY
 from vllm_cluster.operations import files, firewall, units
 from vllm_cluster.operations.files import File
 from vllm_cluster.operations.firewall import Rules
+from vllm_cluster.operations.generations import seen
 from vllm_cluster.operations.units import Unit
-from vllm_cluster.plan import Allow, paths
+from vllm_cluster.plan import Allow, generations, paths
+from vllm_cluster.plan.generations import Kept
 from vllm_cluster.steps import here
 from vllm_cluster.steps.render import plain, render
 
@@ -33,13 +36,34 @@ def firewall_step() -> None:
     units.active(name="Load what was confirmed at every boot", units=[Unit(UNIT)])
     firewall.enforced(
         name="Let in the cluster, SSH and the API, and nobody else",
-        rules=Rules(allow=_allow, nft=_nft, firewalld=_firewalld),
-        way_back_s=here.known().cluster.description.network.way_back_s,
+        rules=_RULES,
+        way_back_s=_way_back_s(),
+        moves=_moves,
     )
 
 
-def _nft(ssh_ports: tuple[int, ...]) -> str:
-    allow = _allow(ssh_ports)
+@deploy("Former firewall")
+def former_firewall_step() -> None:
+    """Close what only a former role needed, once what it ran has ended."""
+    firewall.narrowed(
+        name="Let in nobody for a role that has moved",
+        rules=_RULES,
+        way_back_s=_way_back_s(),
+        moved=_moves,
+    )
+
+
+def _way_back_s() -> int:
+    return here.known().cluster.description.network.way_back_s
+
+
+def _moves() -> bool:
+    """By what served here when the run began."""
+    plan = here.plan()
+    return generations.moves(seen(host.state).get(host.name, Kept()), plan.head, plan.hosts)
+
+
+def _nft(allow: tuple[Allow, ...]) -> str:
     ssh = next(rule for rule in allow if rule.comment == "SSH")
     return render(
         paths.FIREWALL,
@@ -50,8 +74,8 @@ def _nft(ssh_ports: tuple[int, ...]) -> str:
     )
 
 
-def _firewalld(ssh_ports: tuple[int, ...]) -> str:
-    return render(POLICY, plan=here.plan(), allow=_allow(ssh_ports))
+def _firewalld(allow: tuple[Allow, ...]) -> str:
+    return render(POLICY, plan=here.plan(), allow=allow)
 
 
 def _allow(ssh_ports: tuple[int, ...]) -> tuple[Allow, ...]:
@@ -63,3 +87,6 @@ def _with_ports(rule: Allow, ssh_ports: tuple[int, ...]) -> Allow:
     if rule.comment != "SSH":
         return rule
     return replace(rule, ports=tuple(sorted({*rule.ports, *ssh_ports})))
+
+
+_RULES = Rules(allow=_allow, nft=_nft, firewalld=_firewalld)
