@@ -9,7 +9,7 @@ from typing import Literal
 
 from vllm_cluster.operations import firewall
 from vllm_cluster.plan import containers, paths
-from vllm_cluster.removal import files, shell, weights
+from vllm_cluster.removal import files, images, shell, weights
 from vllm_cluster.removal.action import Action, Kept, Removal
 from vllm_cluster.removal.look import Found
 
@@ -73,9 +73,14 @@ def _units(found: Found) -> Iterator[Action]:
 def _docker_objects(found: Found) -> Iterator[Action]:
     for name in found.containers:
         yield Action("stop", "stops", f"container {name}", shell.no_container(name))
+    if found.kept_images:
+        # Before the images: what is ours and has no name beside such a one goes with it.
+        ours = [name for name, whose in found.kept_images.items() if whose == "ours"]
+        what = f"names of kept images: {', '.join(found.kept_images)}"
+        yield Action("restore", "removes", what, images.no_kept_names(ours))
     if found.docker:
         for image in found.record.first("image"):
-            yield Action("restore", "removes", f"image {image}", shell.no_image(image))
+            yield Action("restore", "removes", f"image {image}", images.no_image(image))
 
 
 def _weights(found: Found, options: Options) -> Iterator[Action | Kept]:

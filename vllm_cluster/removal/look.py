@@ -13,10 +13,11 @@ from vllm_cluster.operations.files import MARK
 from vllm_cluster.plan import owned, paths
 from vllm_cluster.plan.containers import CONFIG_LABEL
 from vllm_cluster.plan.owned import Record
-from vllm_cluster.removal import weights
+from vllm_cluster.removal import images, weights
 
 _SCRIPT = (
     weights.SHELL
+    + images.SHELL
     + r"""
 T=$(printf '\t') J=$O/journal
 say() { printf '%s\t%s\t%s\n' "$1" "$2" "${3:-}"; }
@@ -60,7 +61,15 @@ if command -v docker >/dev/null && docker info >/dev/null 2>&1; then
   done
   ours=" $(named image | xargs -r docker image inspect -f '{{.Id}}' 2>/dev/null | tr '\n' ' ') "
   docker image ls --no-trunc --format '{{.ID}} {{.Repository}}:{{.Tag}}' | while read -r i n; do
+    case $n in "$kept":*) continue ;; esac
     case $ours in *" $i "*) ;; *) say foreign "image $n" ;; esac
+  done
+  kept_names | while read -r n; do
+    i=$(grep -o '"image": "[^"]*"' "$generations/${n##*:}/generation.json" 2>/dev/null | head -n1)
+    i=${i#'"image": "'} i=${i%'"'}
+    if [ -n "$i" ] && named image | grep -qxF -e "$i"; then say kept "$n" ours; continue; fi
+    say kept "$n" theirs
+    [ -n "$(other_names "$n")" ] || say foreign "image $n"
   done
   docker volume ls -q | while read -r v; do say foreign "volume $v"; done
   docker network ls --filter type=custom --format '{{.Name}}' | while read -r n; do
@@ -81,7 +90,8 @@ class Found:
     `contents` and `copies` are texts: of merged files, and of what the record kept of them.
     `marked`: units that carry our mark, whatever the record says. `foreign`: what of Docker's is
     not ours. `weights_bytes`: what of ours lies at a recorded place of weights; `weights_theirs`:
-    the names of what is not ours there.
+    the names of what is not ours there. `kept_images`: the name of a kept generation's image ->
+    `ours` where we brought that image, else `theirs`.
     """
 
     record: Record
@@ -99,6 +109,7 @@ class Found:
     docker_root: str = ""
     containers: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
+    kept_images: dict[str, str] = field(default_factory=dict)
     marked: tuple[str, ...] = ()
     members: str = ""
 
@@ -115,6 +126,8 @@ def script() -> str:
         "mark": MARK,
         "policy": POLICY,
         "label": CONFIG_LABEL,
+        "kept": paths.KEPT_IMAGES,
+        "generations": paths.GENERATIONS,
         "members": paths.MEMBERS,
     }
     return "".join(f"{k}={shlex.quote(v)}\n" for k, v in values.items()) + _SCRIPT
@@ -149,6 +162,7 @@ def parse(output: Iterable[str]) -> Found:
         docker_root=rows.get("docker", {}).get("root", ""),
         containers=tuple(rows.get("ours", ())),
         foreign=tuple(rows.get("foreign", ())),
+        kept_images=rows.get("kept", {}),
         marked=tuple(rows.get("marked", ())),
         members=_text(rows.get("members", {}).get("-", "")),
     )

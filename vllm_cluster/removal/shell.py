@@ -65,17 +65,6 @@ def no_container(name: str) -> str:
     )
 
 
-def no_image(image: str) -> str:
-    """Remove an image that we brought, unless somebody else's container uses it."""
-    name = shlex.quote(image)
-    gone = f"docker image inspect {name} >/dev/null 2>&1 || exit 0; "
-    named = f"docker image ls --format '{{{{.Repository}}}}:{{{{.Tag}}}}' {paths.KEPT_IMAGES}"
-    return (
-        f"{gone}{named} | xargs -r docker image rm >/dev/null 2>&1; {gone}"
-        f'said=$(docker image rm {name} 2>&1) || {{ echo "$said"; exit 9; }}'
-    )
-
-
 def no_state(spared: Iterable[str]) -> str:
     """Everything of ours under paths.STATE but what leads to `spared`; no other file system."""
     cases = "".join(f'case {shlex.quote(s)}/ in "$e"/*) continue ;; esac; ' for s in spared)
