@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import tarfile
@@ -14,7 +15,7 @@ from vllm_cluster.control.context import Context
 from vllm_cluster.doctor import logs, report, state
 from vllm_cluster.doctor.examine import Examination
 from vllm_cluster.doctor.network_report import state_file
-from vllm_cluster.doctor.redact import redacted
+from vllm_cluster.doctor.redact import redacted, redacted_json
 
 # A day of a cluster that fails every minute, and no more than a mail can carry.
 LOG_LINES = 3000
@@ -51,9 +52,17 @@ def write(known: Context, found: Examination, path: Path) -> list[str]:
     path.chmod(0o600)  # one that was there keeps its mode
     with tarfile.open(path, "w:gz") as tar:
         for name, text in files(known, found):
-            content = redacted(text, secrets).encode()
+            content = _without(name, text, secrets).encode()
             member = tarfile.TarInfo(f"{folder}/{name}")
             member.size, member.mtime, member.mode = len(content), int(time.time()), 0o600
             tar.addfile(member, io.BytesIO(content))
             names.append(name)
     return names
+
+
+def _without(name: str, text: str, secrets: list[str]) -> str:
+    if name.endswith(".json"):
+        # What was measured is kept on this machine, and may be damaged.
+        with contextlib.suppress(ValueError):
+            return redacted_json(text, secrets)
+    return redacted(text, secrets)

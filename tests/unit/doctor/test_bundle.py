@@ -20,7 +20,7 @@ from vllm_cluster.doctor.causes import ordered
 from vllm_cluster.doctor.checks import findings
 from vllm_cluster.doctor.examine import Examination
 from vllm_cluster.doctor.reach import Look, Silence
-from vllm_cluster.doctor.redact import redacted
+from vllm_cluster.doctor.redact import redacted, redacted_json
 
 LAB = Path(__file__).parents[3] / "inventories" / "lab.yaml"
 TOKEN = "c0ffee" * 10
@@ -39,10 +39,10 @@ def examination(case: Case, raw: dict[str, str] | None = None) -> Examination:
     return Examination(case, look, tuple(ordered(findings(case))))
 
 
-def written(tmp_path: Path, found: Examination) -> dict[str, str]:
+def written(tmp_path: Path, found: Examination, *, api_key: str = "sesame-" * 3) -> dict[str, str]:
     """The files of a bundle."""
     cluster = SimpleNamespace(file=LAB)
-    secrets = {"ray_token": TOKEN, "api_key": "sesame-" * 3}
+    secrets = {"ray_token": TOKEN, "api_key": api_key}
     known = cast(Context, SimpleNamespace(plan=found.case.plan, cluster=cluster, secrets=secrets))
     path = tmp_path / "bundle.tar.gz"
     bundle.write(known, found, path)
@@ -79,6 +79,83 @@ def test_the_archive_holds_all_and_not_one_secret(tmp_path: Path) -> None:
         assert secret not in everything
     assert "and then" in files["hosts/node-a.txt"]
     assert "of a worker" in files["hosts/node-a.txt"]
+
+
+@pytest.mark.parametrize("key", ['q"uo"te', "back\\slash", "it's", "k3y", 'a\\"b'])
+def test_a_known_key_of_any_length_and_form_is_in_no_file_of_the_archive(
+    tmp_path: Path, key: str
+) -> None:
+    case = sound()
+    vllm = case.facts["node-a"].units["vllm.service"]
+    log = (f"9.0 node-a docker[1]: RuntimeError: got {key} CUDA out of memory",)
+    units = {**case.facts["node-a"].units, vllm.name: replace(vllm, active="failed", log=log)}
+    docker = replace(case.facts["node-a"].docker, containers={}, inside={})
+    case = changed(case, "node-a", units=units, docker=docker)
+    once = json.dumps(f"got {key} of")
+    raw = {"node-a": f"got {key} of\n{once}\n{json.dumps(once)}\n"}
+    files = written(tmp_path, examination(case, raw), api_key=key)
+    assert "got [removed] CUDA" in files["doctor.json"]
+    assert files["hosts/node-a.txt"].splitlines() == [
+        "got [removed] of", '"got [removed] of"', r'"\"got [removed] of\""'
+    ]  # fmt: skip
+    for name in ("doctor.json", "status.json", "plan.json"):
+        json.loads(files[name])
+    assert [name for name, text in files.items() if f"got {key}" in text] == []
+
+
+def test_a_host_without_a_key_leaves_every_word(tmp_path: Path) -> None:
+    files = written(tmp_path, examination(sound(), {"node-a": "all of it"}), api_key="")
+    assert files["hosts/node-a.txt"] == "all of it"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["password=P4ss", "password=Sup3r;P4ss", "pass=P4ss", "user=a%P4ss", "password=/P4ss",
+     "api_key=['first', 'P4ss']", "api_key=['first', \"P4ss\"", "--password P4ss",
+     "DB_PASS='with P4ss in it'", json.dumps({"password": 'a"P4ss', "api_key": ["a", "P4ss"]}),
+     json.dumps(json.dumps({"password": "a P4ss", "api_keys": 1, "api_key": ["a", "P4ss"]})),
+     json.dumps({"api_key": ["a", "P4ss"]}, indent=1)],
+)  # fmt: skip
+def test_passwords_and_lists_of_keys_are_in_no_file_of_the_archive(
+    tmp_path: Path, line: str
+) -> None:
+    case = sound()
+    log = (f"9.0 node-a docker[1]: RuntimeError: {line}",)
+    vllm = replace(case.facts["node-a"].units["vllm.service"], active="failed", log=log)
+    docker = replace(case.facts["node-a"].docker, containers={}, inside={})
+    units = {**case.facts["node-a"].units, vllm.name: vllm}
+    case = changed(case, "node-a", units=units, docker=docker)
+    files = written(tmp_path, examination(case, {"node-a": f"{line}\nand then"}))
+    assert [name for name, text in files.items() if "P4ss" in text] == []
+    assert files["hosts/node-a.txt"].endswith("\nand then")
+    json.loads(files["doctor.json"])
+
+
+def test_in_json_a_name_an_option_and_a_list_say_what_a_value_is() -> None:
+    value = {
+        "argv": ["serve", "--api-key", "VERYSECRET1", "--hf-token", "--port", "8000"],
+        "api_key": ["a", "b"], "password": "P4", "token": "/run/secrets/x", "key": True,
+        "words": ["--password=a b", "user=a%P4ss", "max_tokens"],
+    }  # fmt: skip
+    assert json.loads(redacted_json(json.dumps(value), ["serve"])) == {
+        "argv": ["[removed]", "--api-key", "[removed]", "--hf-token", "--port", "8000"],
+        "api_key": ["[removed]", "[removed]"], "password": "[removed]",
+        "token": "/run/secrets/x", "key": True,
+        "words": ["--password=[removed] b", "user=a%[removed]", "max_tokens"],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "value", [{"password": "a b", "api_key": ["a", 'b"c'], "more": [1, None]}, {"password": None}]
+)
+def test_json_stays_json(value: dict[str, Any]) -> None:
+    assert json.loads(redacted_json(json.dumps(value), [])) == json.loads(
+        redacted(json.dumps(value), [])
+    )
+    told = json.loads(redacted(json.dumps(value), []))
+    assert told.keys() == value.keys()
+    assert told.get("more") == value.get("more")
+    assert json.loads(json.loads(redacted(json.dumps(json.dumps(value)), []))) == told
 
 
 def test_a_host_that_did_not_answer_is_in_the_archive_with_its_words(tmp_path: Path) -> None:
@@ -119,6 +196,9 @@ def test_secrets_in_the_ways_that_programs_write_them_are_taken_out(text: str) -
     "text",
     ["--token-file=/etc/vllm-cluster/secrets/ray-token", "max-num-batched-tokens: 2048",
      "secret: /run/secrets/x", "prompt_tokens 12345678", "--token --max-model-len=4096",
+     "password: null", "{'password': None, 'x': 1}", "tokens=12", "max_tokens=100000",
+     "token_ids: [1000000, 2]", "generated_tokens: 123456789", "(using password: YES)",
+     "Password: \nnext", "bypass=12345678", "User=%i", "token: [removed]",
      "security.secret-missing", "task-0123456789abcdef0123456789"],
 )  # fmt: skip
 def test_what_only_sounds_like_a_secret_stays(text: str) -> None:
