@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -43,6 +46,10 @@ COMMANDS = {
 }
 
 
+# What a shell gives for SIGINT.
+INTERRUPTED = 130
+
+
 class Lazy(click.Group):
     """A group whose commands are imported on demand."""
 
@@ -55,6 +62,13 @@ class Lazy(click.Group):
         command = import_module(COMMANDS[cmd_name][0]).command
         assert isinstance(command, click.Command)  # noqa: S101
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo(err=True)  # the terminal shows ^C
+            sys.exit(INTERRUPTED)  # click would say "Aborted!" and 1, which is "failing"
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
@@ -70,10 +84,21 @@ def group() -> None:
     """
 
 
+def _leave(code: int) -> None:
+    """End though threads wait, a resolver's for one, which nothing ends before its own time."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 def main() -> None:
-    """Entry point. Exit codes: 0 good, 1 refused or failing, 2 bad input."""
+    """Entry point. Exit codes: 0 good, 1 refused or failing, 2 bad input, 130 interrupted."""
     try:
         group.main(prog_name="vllm-cluster")
+    except SystemExit as end:
+        if end.code == INTERRUPTED and threading.active_count() > 1:
+            _leave(INTERRUPTED)
+        raise
     except DescriptionError as error:
         click.echo(error.text(), err=True)
         sys.exit(error.exit_code)

@@ -61,25 +61,27 @@ def command() -> None:
 @click.option("--host", multiple=True, help="Show this host alone; all are looked at.")
 @click.option("--all", "everything", is_flag=True, help="Show in full what follows from a cause.")
 @click.option("--deep", is_flag=True, help="Let DCGM diagnose the GPUs too: half a minute.")
-@click.option("--watch", type=click.FloatRange(min=1), metavar="S", help="Again every S seconds.")
+@click.option("--watch", type=click.FloatRange(min=1), metavar="S",
+              help="Again every S seconds; with --json one object a line.")  # fmt: skip
 def check(
     file: Path, *, as_json: bool, plane: tuple[str, ...], host: tuple[str, ...],
     everything: bool, deep: bool, watch: float | None,
 ) -> None:  # fmt: skip
     """Look, print, exit. With --watch print whenever something changed, until interrupted."""
     _refuse_unknown(file, host)
-    last = ""
+    last: object = None
     while True:
         found = examine(file, deep=deep)
         chosen = report.select(found, plane, host)
-        printed = report.dumps(found, chosen) if as_json else report.text(
+        printed = report.dumps(found, chosen, lines=watch is None) if as_json else report.text(
             found, chosen, everything=everything)  # fmt: skip
         if watch is None:
             click.echo(printed)
             sys.exit(found.exit_code)
-        state = repr([(f.id, f.host, f.found) for f, _ in chosen])
+        # Not what was found: seconds and rates in it are others at every look.
+        state = sorted((f.id, f.host, f.severity) for f, _ in chosen)
         if state != last:
-            click.echo(f"{time.strftime('%H:%M:%S')}\n{printed}")
+            click.echo(printed if as_json else f"{time.strftime('%H:%M:%S')}\n{printed}")
         last = state
         time.sleep(watch)
 
@@ -100,7 +102,7 @@ def _refuse_unknown(file: Path, hosts: tuple[str, ...]) -> None:
 def network(file: Path, *, as_json: bool) -> None:
     """Measure, compare with the need and with last time, keep it."""
 
-    known = context(file.resolve())
+    known = context(file.resolve(), make_secrets=False)
     kept = state_file(known.plan.cluster)
     before = measure.last_time(kept)
     # One pair after another: two at once would measure each other.
@@ -126,7 +128,7 @@ def network(file: Path, *, as_json: bool) -> None:
 def collective(file: Path, *, as_json: bool) -> None:
     """Run it in the image, name the transport; fails where RDMA is described and not taken."""
 
-    known = context(file.resolve())
+    known = context(file.resolve(), make_secrets=False)
     found = collectives.test(known.cluster, known.plan)
     rdma = known.cluster.description.rdma is not None
     problem = collective_report.problem(found, rdma=rdma)
@@ -152,7 +154,7 @@ def logs(file: Path, *, as_json: bool) -> None:
 def exposure(file: Path, *, as_json: bool) -> None:
     """Dial them."""
 
-    known = context(file.resolve())
+    known = context(file.resolve(), make_secrets=False)
     if not exposures.direct(ssh_argv(known.cluster, known.plan.hosts[known.plan.head])):
         click.echo("SSH takes a jump or a proxy to the hosts: at their addresses another machine "
                    "may answer this one.", err=True)  # fmt: skip

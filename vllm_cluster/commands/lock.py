@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from vllm_cluster.control import pinned
 from vllm_cluster.control.context import Context, context
 from vllm_cluster.control.lock import lock_file
 from vllm_cluster.control.remote import root_command, ssh_argv
-from vllm_cluster.doctor.reach import ANSWER_TIMEOUT_S, Reply, run
+from vllm_cluster.doctor.reach import ANSWER_TIMEOUT_S, Reply, pool, run
 from vllm_cluster.facts.pins import parse, script
 from vllm_cluster.plan.pins import Pins, changes, declared_drift, host_drift, seen_pins
 
@@ -29,7 +28,7 @@ from vllm_cluster.plan.pins import Pins, changes, declared_drift, host_drift, se
 @click.option("--json", "as_json", is_flag=True, help="The lock itself, as JSON.")
 def command(file: Path, *, check: bool, as_json: bool) -> None:
     """Exit code 1 where a host does not answer: half a lock would lock half a cluster."""
-    known = context(file.resolve())
+    known = context(file.resolve(), make_secrets=False)
     old = pinned.read(known.cluster)
     replies = _ask(known)
     silent = {name: reply for name, reply in replies.items() if reply.code != 0}
@@ -62,8 +61,8 @@ def _ask(known: Context) -> dict[str, Reply]:
         return run([*argv, root_command(known.cluster, "sh -s")], text, ANSWER_TIMEOUT_S)
 
     names = list(known.plan.hosts)
-    with ThreadPoolExecutor(len(names)) as pool:
-        return dict(zip(names, pool.map(one, names), strict=True))
+    with pool(len(names)) as threads:
+        return dict(zip(names, threads.map(one, names), strict=True))
 
 
 def _pins(known: Context, seen: Mapping[str, dict[str, str]]) -> Pins:

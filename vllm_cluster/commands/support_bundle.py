@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from vllm_cluster.control.context import context
+from vllm_cluster.control.secrets import described
 from vllm_cluster.doctor import bundle
 from vllm_cluster.doctor.examine import examine
 
@@ -24,7 +25,7 @@ def command(file: Path, *, output: Path | None) -> None:
     """Write the archive and say what is in it."""
     if output is not None:
         _writable(output)
-    known = context(file.resolve())
+    known = context(file.resolve(), make_secrets=False)
     found = examine(file, log_lines=bundle.LOG_LINES)
     name = f"{known.plan.cluster}-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz"
     path = output or Path(name)
@@ -33,6 +34,9 @@ def command(file: Path, *, output: Path | None) -> None:
     click.echo(f"{path}: {len(names)} files, {size:.0f} KiB, secrets taken out")
     for entry in names:
         click.echo(f"    {entry}")
+    if set(known.secrets) != set(described(known.cluster)):
+        click.echo("the cluster's secrets are not on this machine: taken out is what looks like a "
+                   "secret, and nothing by its value", err=True)  # fmt: skip
     for host, silence in found.look.silent.items():
         click.echo(f"{host} not seen: {silence.words.splitlines()[-1]}", err=True)
     sys.exit(0 if found.look.facts else 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -37,11 +37,17 @@ class Context:
         return f"Context({self.cluster.file})"
 
 
-def context(file: Path) -> Context:
+def context(file: Path, *, make_secrets: bool = True) -> Context:
     """Read everything once a process, but for what a run itself finds out: which model it is.
 
-    Raises DescriptionError with all problems.
+    `make_secrets`: False for who only looks; generated secrets that this machine lacks are then
+    absent. Raises DescriptionError with all problems.
     """
+    known = _context(file)
+    return replace(known, secrets=_secrets(known.cluster, make=make_secrets))
+
+
+def _context(file: Path) -> Context:
     cluster = _read(file).cluster
     revision = cluster.description.model.revision
     copied = cluster.description.weights.storage == "nvme"
@@ -64,7 +70,7 @@ def outline(file: Path) -> Context:
     revision = cluster.description.model.revision
     copied = cluster.description.weights.storage == "nvme"
     if not copied and revision is None and any(path.is_dir() for path in directories(cluster)):
-        return context(file)
+        return context(file, make_secrets=False)
     named = revision or UNNAMED
     model = (None if copied and revision is None else lock.read(cluster, named)) or ModelId(named)
     plan = make_plan(cluster.description, model_id=model)
@@ -80,7 +86,19 @@ class _Read:
     image_id: str | None
     source: Path | None
     manifest: Manifest | None
-    secrets: dict[str, str]
+
+
+# By description. Only whole sets: what a look did not find may be made, or copied, later.
+_SECRETS: dict[Path, dict[str, str]] = {}
+
+
+def _secrets(cluster: Cluster, *, make: bool) -> dict[str, str]:
+    if cluster.file not in _SECRETS:
+        found = secrets.resolve(cluster, make=make)
+        if set(found) != set(secrets.described(cluster)):
+            return found
+        _SECRETS[cluster.file] = found
+    return _SECRETS[cluster.file]
 
 
 @cache
@@ -96,7 +114,7 @@ def _planned(file: Path, known: ModelId | None) -> Context:
     else:
         manifest = model_here.remembered(model.identity)
     plan = make_plan(read.cluster.description, image_id=read.image_id, model_id=model)
-    return Context(read.cluster, plan, read.archive, read.source, manifest, read.secrets)
+    return Context(read.cluster, plan, read.archive, read.source, manifest, secrets={})
 
 
 @cache
@@ -124,7 +142,6 @@ def _read(file: Path) -> _Read:
         image_id=archive.image_id(path) if path else None,
         source=source,
         manifest=_manifest(cluster, source) if source else None,
-        secrets=secrets.resolve(cluster),
     )
 
 

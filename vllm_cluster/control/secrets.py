@@ -17,12 +17,18 @@ HUB_TOKEN = "hub_token"  # noqa: S105  a key of the description
 _COMMAND_TIMEOUT_S = 60
 
 
-def resolve(cluster: Cluster) -> dict[str, str]:
+def resolve(cluster: Cluster, *, make: bool = True) -> dict[str, str]:
     """The values of `ray_token` and `api_key` (absent when `none`).
 
+    `make`: False makes nothing; a generated one that is not there yet is absent.
     Raises DescriptionError, naming where each one should have come from. Never shows a value.
     """
-    return _resolve(cluster, ON_HOSTS)
+    return _resolve(cluster, ON_HOSTS, make=make)
+
+
+def described(cluster: Cluster) -> list[str]:
+    """Which secrets of the hosts the description has, whatever they come from."""
+    return [name for name in ON_HOSTS if getattr(cluster.description.secrets, name) != "none"]
 
 
 def hub_token(cluster: Cluster) -> str | None:
@@ -71,12 +77,12 @@ class _MissingError(Exception):
         self.found, self.accepted = found, accepted
 
 
-def _resolve(cluster: Cluster, names: tuple[str, ...]) -> dict[str, str]:
+def _resolve(cluster: Cluster, names: tuple[str, ...], *, make: bool = True) -> dict[str, str]:
     found: dict[str, str] = {}
     problems: list[Problem] = []
     for name in names:
         source = getattr(cluster.description.secrets, name)
-        if source == "none":
+        if source == "none" or (source == "generate" and not make and not _made(cluster, name)):
             continue
         try:
             found[name] = _usable(_value(cluster, name, source))
@@ -88,6 +94,13 @@ def _resolve(cluster: Cluster, names: tuple[str, ...]) -> dict[str, str]:
     if problems:
         raise DescriptionError(cluster.file, problems)
     return found
+
+
+def _made(cluster: Cluster, name: str) -> bool:
+    try:
+        return generated_file(cluster, name).exists()
+    except OSError:
+        return True  # reading it says why it cannot be read
 
 
 def _usable(value: str) -> str:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.resources import files as resources
 from typing import Any
 
 from vllm_cluster.control.remote import root_command, ssh_argv
 from vllm_cluster.doctor.nccl_log import Transport, transport
-from vllm_cluster.doctor.reach import SSH_FAILED, run
+from vllm_cluster.doctor.reach import SSH_FAILED, pool, run
 from vllm_cluster.plan import HostPlan, Plan
 from vllm_cluster.plan.containers import VLLM
 from vllm_cluster.spec import Cluster
@@ -68,8 +67,8 @@ def test(cluster: Cluster, plan: Plan) -> Collective:
         reply = run(argv, program(), timeout_s=TIMEOUT_S + 30)
         return host.name, reply.out, reply.err if reply.code != SSH_FAILED else _SILENT + reply.err
 
-    with ThreadPoolExecutor(len(hosts)) as pool:
-        said = list(pool.map(one, enumerate(hosts)))
+    with pool(len(hosts)) as threads:
+        said = list(threads.map(one, enumerate(hosts)))
     return read(backend, said)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from vllm_cluster.doctor.case import Case, Entry
 from vllm_cluster.doctor.causes import ordered
 from vllm_cluster.doctor.checks import findings
 from vllm_cluster.doctor.finding import Finding
-from vllm_cluster.doctor.reach import Look, look
+from vllm_cluster.doctor.reach import Look, look, pool
 from vllm_cluster.plan import paths
 
 
@@ -40,9 +39,9 @@ def examine(
     file: Path, *, only: tuple[str, ...] = (), deep: bool = False, log_lines: int = 0
 ) -> Examination:
     """Look at the cluster of `file` and run every check. Raises DescriptionError."""
-    known = context(file.resolve())
-    with ThreadPoolExecutor(1) as pool:
-        dialled = pool.submit(_from_here, known)
+    known = context(file.resolve(), make_secrets=False)
+    with pool(1) as threads:
+        dialled = threads.submit(_from_here, known)
         found = look(known.cluster, known.plan, only=only, deep=deep, log_lines=log_lines)
         answers = dialled.result()
     case = case_of(known, found)

@@ -19,6 +19,7 @@ from vllm_cluster.facts.doctor.script import UNUSED_PORT
 from vllm_cluster.plan import HostPlan, Plan, PortUse, paths, ufw
 
 TIMEOUT_S = 1.2
+_LINE_BYTES = 256
 SSH_PORT = 22
 # A high one and a low one: some proxies take no ports of the ephemeral range.
 _NOBODYS = (UNUSED_PORT, 1)
@@ -111,10 +112,22 @@ async def _dial(address: str, use: PortUse) -> Dialled:
     if use.name in _HTTP:
         with contextlib.suppress(OSError, TimeoutError):
             writer.write(f"GET / HTTP/1.0\r\nHost: {address}\r\n\r\n".encode())
-            line = await asyncio.wait_for(reader.readline(), TIMEOUT_S)
-            http = line.decode("latin-1").strip()
+            http = await asyncio.wait_for(_first_line(reader), TIMEOUT_S)
     writer.close()
     return Dialled(True, source, http, address)
+
+
+async def _first_line(reader: asyncio.StreamReader) -> str:
+    """What comes before the first line break, of whoever listens there: no more than fits in one
+    line, and nothing that a terminal would obey."""
+    data = b""
+    while b"\n" not in data and len(data) < _LINE_BYTES:
+        chunk = await reader.read(_LINE_BYTES - len(data))
+        if not chunk:
+            break
+        data += chunk
+    line = data.partition(b"\n")[0].decode("latin-1").strip()
+    return "".join(char for char in line if char.isprintable())
 
 
 def looked(answers: Answers) -> bool:

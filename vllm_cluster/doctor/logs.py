@@ -15,17 +15,24 @@ from vllm_cluster.plan.signs import Sign
 
 # Signs of this rank and above tell of waiting for others.
 _WAITING = 4
+# A look measures clocks no better; those that agree to that are left as they are.
+_MEASURED_TO_S = 0.2
 
 
 @dataclass(frozen=True)
 class HostLog:
     """The causes in one log on one host, deepest first, and its last line. `unit` names the unit,
-    or one of Ray's own files."""
+    or one of Ray's own files; `ahead_s`: how far the host's clock is ahead of this machine's."""
 
     host: str
     unit: str
     causes: tuple[LogCause, ...]
     last: str
+    ahead_s: float = 0.0
+
+    def here_s(self, cause: LogCause) -> float:
+        """When that was by this machine's clock; 0 where the log has no time."""
+        return cause.time_s and cause.time_s - self.ahead_s
 
 
 def read(examination: Examination) -> list[HostLog]:
@@ -39,9 +46,15 @@ def read(examination: Examination) -> list[HostLog]:
                 if unit.running:
                     # What it waited for when it started has come.
                     told = [cause for cause in told if cause.sign.rank < _WAITING]
-                found.append(HostLog(name, unit.name, tuple(told), message(lines[-1])[1].strip()))
+                found.append(HostLog(name, unit.name, tuple(told), message(lines[-1])[1].strip(),
+                                     _ahead_s(facts)))  # fmt: skip
         found += _own_files(examination, name, facts)
     return found
+
+
+def _ahead_s(facts: HostFacts) -> float:
+    offset_s = facts.clock_offset_s or 0.0
+    return offset_s if abs(offset_s) > _MEASURED_TO_S else 0.0
 
 
 def _own_files(examination: Examination, host: str, facts: HostFacts) -> Iterator[HostLog]:
@@ -64,7 +77,8 @@ def _own_files(examination: Examination, host: str, facts: HostFacts) -> Iterato
         if told:
             who = ray_files.rank_words(file, ranks, plan.hosts[host].address)
             told = [replace(cause, rank_words=who) for cause in told] if who else told
-            yield HostLog(host, file.name, tuple(told), message(file.lines[-1])[1].strip())
+            last = message(file.lines[-1])[1].strip()
+            yield HostLog(host, file.name, tuple(told), last, _ahead_s(facts))
 
 
 def _names(sign: Sign) -> bool:
@@ -84,7 +98,7 @@ def first(found: list[HostLog]) -> tuple[HostLog, LogCause] | None:
     """The deepest cause of all hosts; of equal ones the earliest."""
     every = [(log, cause) for log in found for cause in log.causes[:1]]
     every = [(log, cause) for log, cause in every if _names(cause.sign)] or every
-    return min(every, key=lambda pair: (pair[1].sign.rank, pair[1].time_s), default=None)
+    return min(every, key=lambda one: (one[1].sign.rank, one[0].here_s(one[1])), default=None)
 
 
 def text(examination: Examination) -> str:

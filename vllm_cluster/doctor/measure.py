@@ -8,14 +8,13 @@ import re
 import shlex
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from vllm_cluster.control.remote import root_command, ssh_argv
-from vllm_cluster.doctor.reach import Reply, everywhere, run
+from vllm_cluster.doctor.reach import Reply, everywhere, pool, run
 from vllm_cluster.facts.doctor.gpu_model import RdmaPort
 from vllm_cluster.facts.doctor.read_network import rdma
 from vllm_cluster.facts.doctor.script import rdma_script
@@ -83,8 +82,8 @@ def pairs(plan: Plan) -> Iterator[tuple[HostPlan, HostPlan]]:
 
 def measure(cluster: Cluster, a: HostPlan, b: HostPlan) -> Pair:
     """Measure one pair: about ten seconds, at the links' full load."""
-    with ThreadPoolExecutor(2) as pool:
-        server = pool.submit(_run, cluster, b, _server(b, a))
+    with pool(2) as threads:
+        server = threads.submit(_run, cluster, b, _server(b, a))
         reply = _run(cluster, a, _client(b))
         served = server.result()
     if "no iperf3" in served.out + reply.out:

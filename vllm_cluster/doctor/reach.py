@@ -8,7 +8,9 @@ import secrets
 import selectors
 import signal
 import subprocess
+import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -21,6 +23,7 @@ from vllm_cluster.spec import Cluster
 ANSWER_TIMEOUT_S = 60
 _DEEP_TIMEOUT_S = 180
 SSH_FAILED = 255
+_TURN_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -44,21 +47,76 @@ class Reply:
 
 def run(argv: list[str], stdin: str, timeout_s: float) -> Reply:
     """Run `argv`, feed it `stdin`, note when the first line came. Never raises for a failure."""
-    process = subprocess.Popen(
-        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        start_new_session=True,  # ssh may have a ProxyCommand of its own, which ends with it
-    )  # fmt: skip
+    process = _RUNNING.start(argv)
     heard = _Heard()
     try:
         _converse(process, stdin.encode(), time.monotonic() + timeout_s, heard)
+        code = process.wait()
     except TimeoutError:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        _kill(process)
         # What came until then still counts: it may say what the rest waits for.
         words = f"no answer within {timeout_s:.0f} s"
         return Reply(SSH_FAILED, _text(heard.out), words, heard.arrived_s)
-    return Reply(process.wait(), _text(heard.out), _text(heard.err), heard.arrived_s)
+    except BaseException:
+        _kill(process)
+        raise
+    finally:
+        _RUNNING.forget(process)
+    return Reply(code, _text(heard.out), _text(heard.err), heard.arrived_s)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+class _Running:
+    """Every process that `run` waits for, in whatever thread, so that all can be ended at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._processes: set[subprocess.Popen[bytes]] = set()
+        self.over = False
+
+    def start(self, argv: list[str]) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            start_new_session=True,  # ssh may have a ProxyCommand of its own, which ends with it
+        )  # fmt: skip
+        with self._lock:
+            self._processes.add(process)
+        return process
+
+    def forget(self, process: subprocess.Popen[bytes]) -> None:
+        with self._lock:
+            self._processes.discard(process)
+
+    def end(self) -> None:
+        with self._lock:
+            self.over = True
+            for process in self._processes:
+                if process.returncode is None:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)
+
+
+_RUNNING = _Running()
+
+
+@contextlib.contextmanager
+def pool(workers: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads that call `run`. Ctrl-C ends all that runs, instead of waiting for it."""
+    _RUNNING.over = False
+    threads = ThreadPoolExecutor(max_workers=max(1, workers))
+    try:
+        yield threads
+    except KeyboardInterrupt:
+        threads.shutdown(wait=False, cancel_futures=True)
+        _RUNNING.end()
+        raise
+    finally:
+        threads.shutdown(wait=not _RUNNING.over)
 
 
 @dataclass
@@ -83,8 +141,10 @@ def _converse(process: subprocess.Popen[bytes], data: bytes, end_s: float, heard
         for stream in (process.stdout, process.stderr):
             selector.register(stream, selectors.EVENT_READ)
         while selector.get_map():
-            ready = selector.select(max(0.0, end_s - time.monotonic()))
-            if not ready and time.monotonic() >= end_s:
+            left_s = end_s - time.monotonic()
+            # In turns: who leaves ssh's session may hold its outputs open after an interrupt.
+            ready = selector.select(max(0.0, min(left_s, _TURN_S)))
+            if _RUNNING.over or (not ready and time.monotonic() >= end_s):
                 raise TimeoutError
             for key, _ in ready:
                 if key.fileobj is process.stdin:
@@ -133,8 +193,8 @@ def at_addresses(
         argv = [*ssh_to(cluster, addresses[name]), root_command(cluster, "bash -s")]
         return run(argv, scripts[name], timeout_s)
 
-    with ThreadPoolExecutor(max_workers=max(1, len(addresses))) as pool:
-        return dict(zip(addresses, pool.map(one, addresses), strict=True))
+    with pool(len(addresses)) as threads:
+        return dict(zip(addresses, threads.map(one, addresses), strict=True))
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,8 @@ def to_json(
     }
 
 
-def dumps(examination: Examination, chosen: list[tuple[Finding, Finding | None]]) -> str:
-    """`to_json` as text."""
-    return json.dumps(to_json(examination, chosen), indent=2)
+def dumps(
+    examination: Examination, chosen: list[tuple[Finding, Finding | None]], *, lines: bool = True
+) -> str:
+    """`to_json` as text, of many lines or of one."""
+    return json.dumps(to_json(examination, chosen), indent=2 if lines else None)

@@ -139,6 +139,23 @@ def test_watching_prints_when_something_changes_and_not_before(run: Run) -> None
     assert [": sound" in line for line in verdicts] == [True, False, True]
 
 
+def test_watching_as_json_prints_one_object_a_line_and_no_time(run: Run) -> None:
+    done = run("doctor", "--watch", "5", "--json", cases=(sound(), bad(), bad()))
+    lines = [line for line in done.stdout.splitlines() if line]
+    assert [json.loads(line)["exit_code"] for line in lines] == [0, 1]
+
+
+def test_seconds_that_run_in_what_was_found_are_no_change(run: Run) -> None:
+    looks = []
+    for clock in (100.0, 105.0, 110.0):
+        case = changed(sound(), "node-b", clock_offset_s=clock)
+        looks.append(case)
+    found = [examination(case).findings[0][0] for case in looks]
+    assert found[0].found != found[1].found
+    done = run("doctor", "--watch", "5", cases=tuple(looks))
+    assert done.output.count("host.clock") == 1
+
+
 @pytest.mark.parametrize("output", ["/nonexistent/there.tar.gz", "/tmp"])
 def test_an_archive_that_cannot_be_written_is_bad_input(output: str) -> None:
     done = CliRunner().invoke(group, ["support-bundle", str(LAB), "--output", output])

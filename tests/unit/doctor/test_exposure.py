@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.unit.doctor.cases import changed, sound
 from vllm_cluster.doctor import exposure
@@ -40,6 +45,30 @@ def test_the_address_that_ssh_uses_is_dialled_too() -> None:
         found = exposure.dial_all(plan)["node-a", port]
     assert found.open
     assert found.address == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("sent", "first"),
+    [(b"HTTP/1.0 200 OK\r\nServer: x\r\n\r\n", "HTTP/1.0 200 OK"), (b"x" * 200_000, "x" * 256),
+     (b"\x1b]0;title\x07\n", "]0;title"), (b"", "")],
+)  # fmt: skip
+def test_whatever_listens_is_heard_for_one_short_line(sent: bytes, first: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection = server.accept()[0]
+            with connection, contextlib.suppress(OSError):
+                connection.recv(100)
+                connection.sendall(sent)
+
+        teller = threading.Thread(target=answer)
+        teller.start()
+        plan = sound().plan
+        use = next(use for use in plan.ports if use.name == "ray dashboard")
+        port = server.getsockname()[1]
+        found = asyncio.run(exposure._dial("127.0.0.1", replace(use, first=port, last=port)))
+        teller.join()
+    assert (found.open, found.http) == (True, first)
 
 
 def test_a_proxy_that_takes_every_connection_is_no_open_port() -> None:

@@ -176,3 +176,21 @@ def test_the_script_brings_the_ends_of_files_since_the_start_and_follows_no_link
     assert [(file.name, file.lines) for file in found] == [
         ("raylet.out", ("last line without an end",))
     ]
+
+
+def test_of_equal_causes_the_first_by_one_clock_is_taken() -> None:
+    case = sound()
+    # node-a's clock is an hour ahead, and it failed a minute before node-b.
+    for host, name, ahead_s, time_s in (
+        ("node-a", "vllm", 3600.0, 1795999800.0 + 3600), ("node-b", "ray-worker", 0.1, 1795999860.0)
+    ):  # fmt: skip
+        units = dict(case.facts[host].units)
+        line = f"{time_s} {host} docker[1]: {_OOM} on {host}"
+        unit = replace(units[f"{name}.service"], active="failed", log=(line,))
+        case = changed(case, host, units={**units, unit.name: unit}, clock_offset_s=ahead_s)
+    found = logs.read(examination(case))
+    cause = logs.first(found)
+    assert cause is not None
+    assert cause[0].host == "node-a"
+    assert cause[1].time_s == 1795999800.0 + 3600
+    assert {log.host: log.ahead_s for log in found if log.causes} == {"node-a": 3600, "node-b": 0}

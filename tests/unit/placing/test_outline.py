@@ -66,5 +66,5 @@ def test_a_share_without_a_revision_is_known_by_its_content(
     assert outline(description).plan.weights.revision == "v1"
     description.write_text(text)
     whole: Any = object()
-    monkeypatch.setattr("vllm_cluster.control.context.context", lambda _file: whole)
+    monkeypatch.setattr("vllm_cluster.control.context.context", lambda _file, **_words: whole)
     assert outline(description) is whole

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import PurePath
 
 from vllm_cluster.doctor.case import Case
-from vllm_cluster.doctor.finding import Finding, on
+from vllm_cluster.doctor.finding import Finding, by_hand, on
 from vllm_cluster.plan import paths
 
 _OPEN_MODE = 0o077
 _UNAUTHORIZED = 401
+# A secret's file on a host, and on the operator's machine.
+_NAMES = {paths.RAY_TOKEN: "ray_token", paths.API_KEY: "api_key"}
 
 
 def secrets(case: Case) -> Iterator[Finding]:
@@ -26,13 +29,13 @@ def secrets(case: Case) -> Iterator[Finding]:
                     evidence=f"stat: cannot statx '{path}': No such file or directory",
                     fix=case.run_deploy(),
                 )  # fmt: skip
-        if facts.secrets.get(paths.API_KEY) not in {None, case.secrets.get(paths.API_KEY)}:
+        ours = case.secrets.get(paths.API_KEY)  # None: this machine lacks it
+        if ours is not None and facts.secrets.get(paths.API_KEY, ours) != ours:
             yield Finding(
                 "security.secret-other", "security", host.name,
                 expected=f"the operator's API key in {paths.API_KEY}",
                 found="another one",
-                evidence=f"salted digests: {facts.secrets[paths.API_KEY]}, "
-                f"{case.secrets.get(paths.API_KEY)}",
+                evidence=f"salted digests: {facts.secrets[paths.API_KEY]}, {ours}",
                 fix=case.run_deploy(),
             )  # fmt: skip
         for path in (*wanted, paths.SECRETS):
@@ -48,6 +51,27 @@ def secrets(case: Case) -> Iterator[Finding]:
                     evidence=f"stat {path}: {file.mode} {file.user} {file.group}",
                     fix=on(host.name, f"chown root:root {path} && chmod {mode} {path}"),
                 )  # fmt: skip
+
+
+def secrets_here(case: Case) -> Iterator[Finding]:
+    """What the hosts hold lies on this machine too: a deploy would make new ones."""
+    wanted = [paths.RAY_TOKEN] if case.plan.backend == "ray" else []
+    wanted += [paths.API_KEY] if case.plan.api_key else []
+    there = {path for _, facts in case.deployed() for path in facts.secrets}
+    lacking = [path for path in wanted if path in there and path not in case.secrets]
+    if lacking:
+        names = " and no ".join(_NAMES[path] for path in lacking)
+        folder = PurePath(case.description).parent / ".secrets" / case.plan.cluster
+        yield Finding(
+            "security.secrets-not-here", "security", case.plan.head,
+            expected=f"the cluster's generated secrets on this machine, in {folder}",
+            found=f"no {names}; a deploy from here would make new ones in the place of those "
+            "that the cluster runs with",
+            evidence=f"ls {folder / _NAMES[lacking[0]]}: No such file or directory",
+            fix=by_hand(f"Copy {folder} from the machine that deployed the cluster, before "
+                        "anything is deployed from here"),
+            severity="warning",
+        )  # fmt: skip
 
 
 def published(case: Case) -> Iterator[Finding]:
@@ -101,4 +125,4 @@ def loopback(case: Case) -> Iterator[Finding]:
                     )  # fmt: skip
 
 
-CHECKS = (secrets, published, api_key, loopback)
+CHECKS = (secrets, secrets_here, published, api_key, loopback)
