@@ -22,7 +22,8 @@ _HELP = """Make one host of the description FILE again from nothing.
 
 Waits for the machine with a bare system, takes its new SSH host key knowingly, deploys the whole
 description, and compares the host's fingerprint with the one before. Goes on from where it stopped
-when it is run again. Exit codes: 0 the same, 1 different or failed, 2 bad input.
+when it is run again, unless a deploy has come to its end since, or with --anew.
+Exit codes: 0 the same, 1 different or failed, 2 bad input.
 """
 
 
@@ -35,13 +36,15 @@ when it is run again. Exit codes: 0 the same, 1 different or failed, 2 bad input
     "--accept-new-host-key", is_flag=True,
     help="Take the key that answers; refused with ssh.host_keys: yes.",
 )  # fmt: skip
+@click.option("--anew", is_flag=True, help="Do not go on with a rebuild that has not ended.")
 @click.option(
     "--wait-s", type=click.FloatRange(min=1), default=7200, show_default=True, metavar="S",
     help="How long the machine may take.",
 )  # fmt: skip
 def command(
-    *, file: Path, host: str, serve: str | None, yes: bool, accept_new_host_key: bool, wait_s: float
-) -> None:
+    *, file: Path, host: str, serve: str | None, yes: bool, accept_new_host_key: bool, anew: bool,
+    wait_s: float,
+) -> None:  # fmt: skip
     """Ask, then act. Raises DescriptionError."""
     try:
         at = listen_at(serve) if serve is not None else None
@@ -57,7 +60,9 @@ def command(
             "--accept-new-host-key: ssh.host_keys is yes, which takes no key unasked; accepted: "
             "without it, and install.host_key: seed for a key that is known before"
         )
-    work = Rebuild(known, known.plan.hosts[host], _say, click.confirm, accept_new_host_key, wait_s)
+    work = Rebuild(
+        known, known.plan.hosts[host], _say, click.confirm, accept_new_host_key, wait_s, anew
+    )
     try:
         sys.exit(_run(work, at, yes=yes))
     except (RebuildError, LockedError, OSError) as error:
@@ -77,7 +82,10 @@ def _run(work: Rebuild, at: tuple[str, int] | None, *, yes: bool) -> int:
     role = "the head: the API is away meanwhile" if work.host.role == "head" else "a worker"
     _say(f"{work.name} is {role}. Ray and vLLM start anew with it; other hosts change nothing else")
     # Before the seed: a key is made, and the seed may be served already.
-    if not yes and not click.confirm(f"Make {work.name} again from nothing?"):
+    question = f"Make {work.name} again from nothing?"
+    if work.resumed() is not None:
+        question = f"Go on with the rebuild of {work.name} that was begun?"
+    if not yes and not click.confirm(question):
         raise RebuildError("not confirmed; nothing was done")
     expected = work.expected_key()
     with _seed(work, at):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -34,7 +35,10 @@ class RebuildError(Exception):
 
 @dataclass(frozen=True)
 class Rebuild:
-    """One rebuild. `say` tells a person, `ask` asks one; `accept` takes a new key unasked."""
+    """One rebuild. `say` tells a person, `ask` asks one; `accept` takes a new key unasked.
+
+    `anew`: one that has not ended is not gone on with.
+    """
 
     known: Context
     host: HostPlan
@@ -42,6 +46,7 @@ class Rebuild:
     ask: Ask
     accept: bool
     wait_s: float
+    anew: bool = False
 
     @property
     def name(self) -> str:
@@ -56,13 +61,35 @@ class Rebuild:
         except (OSError, ValueError, KeyError) as error:
             raise RebuildError(f"{self.name}: ssh -G says nothing of it: {error}") from None
 
+    def unfinished(self) -> Begun | None:
+        """A rebuild of it that has not ended and that no later deploy has ended either."""
+        cluster = self.known.cluster
+        found, kept = begun.read(cluster, self.name), fingerprints.kept(cluster, self.name)
+        if found is not None and kept is not None and kept.taken_s > found.since_s:
+            self.say(
+                f"{self.name}: a rebuild of {found.when} was ended by the deploy of {kept.when}; "
+                "this is a new one"
+            )
+            begun.end(cluster, self.name)
+            return None
+        return found
+
+    def resumed(self) -> Begun | None:
+        """What this goes on with."""
+        return None if self.anew else self.unfinished()
+
     def before(self) -> Kept | None:
         """What the host consisted of: read now if it is deployed and trusted, else as kept."""
-        resumed = begun.read(self.known.cluster, self.name)
-        if resumed is not None:
-            file = begun.file_of(self.known.cluster, self.name)
-            self.say(f"{self.name}: goes on with a rebuild that was begun ({file})")
-            return resumed.before
+        earlier = self.unfinished()
+        if earlier is not None and not self.anew:
+            file, key = begun.file_of(self.known.cluster, self.name), earlier.key
+            self.say(
+                f"{self.name}: goes on with a rebuild that was begun ({file}), last at work at "
+                f"{earlier.when}: a machine that answers with {known_hosts.fingerprint(key)} "
+                "counts as the new one, and is deployed to at once; --anew begins again instead"
+            )
+        if earlier is not None:  # what is there now may be half made
+            return earlier.before
         kept = fingerprints.kept(self.known.cluster, self.name)
         if look(self.known.cluster, self.host).state != "deployed":
             return kept
@@ -82,7 +109,7 @@ class Rebuild:
         if install is None or install.host_key != "seed" or self.name not in install.hosts:
             return ""
         pair = host_key.kept(cluster, self.name)
-        if pair is not None and begun.read(cluster, self.name) is not None:
+        if pair is not None and self.resumed() is not None:
             return _bare(pair.public)
         if pair is None or _bare(pair.public) in known_hosts.keys(self.place()):
             pair = host_key.make(cluster, self.name)
@@ -92,7 +119,7 @@ class Rebuild:
         """Wait for a bare system that lets us in, and know it by its key. Raises RebuildError."""
         place = self.place()
         old = known_hosts.keys(place)
-        resumed = begun.read(self.known.cluster, self.name)
+        resumed = self.resumed()
 
         def ready(seen: Seen) -> str:
             if resumed is not None and seen.key == resumed.key and seen.state == "deployed":
@@ -107,7 +134,8 @@ class Rebuild:
             )
         if seen.key not in old:
             self._take(place, old, seen.key, expected)
-        begun.write(self.known.cluster, self.name, Begun(seen.key, before))
+        now = Begun(seen.key, before, time.time())
+        begun.write(self.known.cluster, self.name, now)
 
     def _take(self, place: known_hosts.Place, old: list[str], new: str, expected: str) -> None:
         for key in old:
@@ -134,7 +162,11 @@ class Rebuild:
     def deploy(self) -> None:
         """Bring the whole cluster to its description. Raises RebuildError."""
         self.say(f"deploying {DEPLOY} to all hosts of {self.known.cluster.file.name}")
-        if run_deploy(self.known.cluster.file, DEPLOY):
+        try:
+            failed = run_deploy(self.known.cluster.file, DEPLOY)
+        finally:
+            begun.touch(self.known.cluster, self.name)
+        if failed:
             raise RebuildError(
                 f"{self.name}: the deploy failed as shown above; mend that and run this again"
             )
