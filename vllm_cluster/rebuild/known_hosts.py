@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
+import shutil
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from vllm_cluster.control import written
+
+# What `ssh-keygen -F` says before each line that it found.
+_FOUND = re.compile(r"# Host .* found: line (\d+)")
+_PATTERN = re.compile(r"[*?!]")
 
 
 @dataclass(frozen=True)
@@ -34,25 +43,32 @@ def place(ssh_argv: list[str], port: int) -> Place:
 
 def keys(place: Place) -> list[str]:
     """The keys under which the host is known, as `TYPE BASE64`."""
-    return list(dict.fromkeys(key for _, key in _entries(place)))
+    return list(dict.fromkeys(entry.key for entry in _entries(place)))
 
 
 def replace(place: Place, key: str) -> None:
     """Let the host be known under `key` (`TYPE BASE64`) alone; names beside it stay its names.
 
-    `ssh-keygen` keeps the old file as `known_hosts.old`. Raises CalledProcessError with its words.
+    Patterns stay as they are, for the other hosts that they name. The old file is kept as
+    `known_hosts.old`. Raises OSError.
     """
     names = dict.fromkeys(place.names)
-    for written, _ in _entries(place):
+    for entry in _entries(place):
         # A hashed name tells nothing.
-        names |= dict.fromkeys(n for n in written.split(",") if not n.startswith("|"))
+        if entry.by_name:
+            names |= dict.fromkeys(n for n in entry.names if not n.startswith("|"))
+    found = _entries(Place(place.file, tuple(names)))
+    of_host = {entry.line: entry for entry in found if entry.by_name}
     place.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name in names:
-        if place.file.exists():
-            argv = ["ssh-keygen", "-R", name, "-f", str(place.file)]
-            subprocess.run(argv, capture_output=True, text=True, check=True)
-    with place.file.open("a", encoding="utf-8") as file:
-        file.write(f"{','.join(names)} {key}\n")
+    file, old = place.file.resolve(), b""
+    if file.exists():
+        old = file.read_bytes()
+        shutil.copy2(file, file.with_name(f"{file.name}.old"))
+    lines = _without(old, of_host)
+    lines.append(f"{','.join(names)} {key}".encode())
+    written.replace(file, b"".join(line + b"\n" for line in lines))
+    if old:
+        shutil.copymode(file.with_name(f"{file.name}.old"), file)
 
 
 def fingerprint(key: str) -> str:
@@ -61,15 +77,55 @@ def fingerprint(key: str) -> str:
     return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
 
 
-def _entries(place: Place) -> list[tuple[str, str]]:
+def _without(text: bytes, of_host: Mapping[int, _Entry]) -> list[bytes]:
+    """The lines, those of the host with their patterns alone or not at all."""
+    lines = []
+    for number, line in enumerate(text.removesuffix(b"\n").split(b"\n") if text else [], 1):
+        if number not in of_host:
+            lines.append(line)
+        elif of_host[number].patterns:
+            patterns = ",".join(of_host[number].patterns).encode()
+            lines.append(b" ".join([patterns, *line.split(maxsplit=1)[1:]]))
+    return lines
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A line of the file, by its number, that is of the host and is no marker's.
+
+    `by_name`: not by a pattern alone, beside which may stand the names of others.
+    """
+
+    line: int
+    hosts: tuple[str, ...]
+    key: str
+    by_name: bool
+
+    @property
+    def names(self) -> list[str]:
+        """Whose line it is."""
+        return [name for name in self.hosts if not _PATTERN.search(name)]
+
+    @property
+    def patterns(self) -> list[str]:
+        """Names of more hosts than one, or of none."""
+        return [name for name in self.hosts if _PATTERN.search(name)]
+
+
+def _entries(place: Place) -> list[_Entry]:
     found = []
     if not place.file.exists():
         return []
     for name in place.names:
         argv = ["ssh-keygen", "-F", name, "-f", str(place.file)]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        number = 0
         for line in done.stdout.splitlines():
-            words = line.split()
-            if len(words) >= 3 and not line.startswith(("#", "@")):
-                found.append((words[0], f"{words[1]} {words[2]}"))
+            told, words = _FOUND.match(line), line.split()
+            if told:
+                number = int(told[1])
+            elif len(words) >= 3 and not line.startswith(("#", "@")):
+                hosts = tuple(words[0].split(","))
+                by_name = words[0].startswith("|") or name.lower() in words[0].lower().split(",")
+                found.append(_Entry(number, hosts, f"{words[1]} {words[2]}", by_name))
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -154,9 +153,8 @@ class Rebuild:
             )
         try:
             known_hosts.replace(place, new)
-        except (OSError, subprocess.CalledProcessError) as error:
-            words = getattr(error, "stderr", "") or str(error)
-            raise RebuildError(f"{place.file}: {words.strip()}") from None
+        except OSError as error:
+            raise RebuildError(f"{place.file}: {error}") from None
         self.say(f"{place.file}: {self.name} is known by it now")
 
     def deploy(self) -> None:

@@ -63,6 +63,52 @@ def test_hashed_names_are_found(place: Place, keys: dict[str, str]) -> None:
     assert known_hosts.keys(place) == [keys["new"]]
 
 
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_the_last_line_of_another_host_stays_one(
+    tmp_path: Path, keys: dict[str, str], end: str
+) -> None:
+    place = Place(tmp_path / "known_hosts", ("node-b",))
+    place.file.write_text(f"\nnode-a {keys['other']}{end}")
+    known_hosts.replace(place, keys["new"])
+    assert place.file.read_text() == f"\nnode-a {keys['other']}\nnode-b {keys['new']}\n"
+    assert known_hosts.keys(Place(place.file, ("node-a",))) == [keys["other"]]
+    alone = Place(tmp_path / "alone", ("node-b",))
+    alone.file.write_text(f"node-b {keys['old']}{end}")
+    known_hosts.replace(alone, keys["new"])
+    assert alone.file.read_text() == f"node-b {keys['new']}\n"
+
+
+def test_a_pattern_of_more_hosts_keeps_its_key(tmp_path: Path, keys: dict[str, str]) -> None:
+    place = Place(tmp_path / "known_hosts", ("node-b.example.com",))
+    place.file.write_text(
+        f"front,*.example.com {keys['other']} of all\n"
+        f"Node-b.example.com,node-?.example.com,!node-c.example.com,b {keys['old']} x y\n"
+        f"b {keys['old']}\n"
+    )
+    known_hosts.replace(place, keys["new"])
+    again = place.file.read_text()
+    assert again.splitlines() == [
+        f"front,*.example.com {keys['other']} of all",
+        f"node-?.example.com,!node-c.example.com {keys['old']} x y",
+        f"node-b.example.com,Node-b.example.com,b {keys['new']}",
+    ]
+    known_hosts.replace(place, keys["new"])
+    assert place.file.read_text() == again
+    for name in ("front", "node-x1.example.com"):
+        assert known_hosts.keys(Place(place.file, (name,))) == [keys["other"]]
+
+
+def test_a_link_and_a_mode_stay_what_they_are(tmp_path: Path, keys: dict[str, str]) -> None:
+    real = tmp_path / "real"
+    real.write_text(f"node-a {keys['other']}\n")
+    real.chmod(0o600)
+    (tmp_path / "known_hosts").symlink_to("real")
+    known_hosts.replace(Place(tmp_path / "known_hosts", ("node-b",)), keys["new"])
+    assert (tmp_path / "known_hosts").is_symlink()
+    assert real.read_text().endswith(f"node-b {keys['new']}\n")
+    assert real.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_file_that_is_not_there_is_made(tmp_path: Path, keys: dict[str, str]) -> None:
     new = Place(tmp_path / "sub" / "known_hosts", ("h",))
     assert known_hosts.keys(new) == []
