@@ -47,14 +47,28 @@ def seen(state: State) -> Mapping[str, Kept]:
 
 
 @operation()
-def inspected() -> Generator[StringCommand | FunctionCommand, None, None]:
-    """Learn what this host keeps; finish a switch that nobody finished."""
+def inspected() -> Generator[StringCommand, None, None]:
+    """Learn what this host keeps."""
     kept = _observe(host.state, host)
-    if kept.pending is None:
+    host.noop(f"{len(kept.records)} generations are kept")
+    yield from ()
+
+
+@operation()
+def finished() -> Generator[StringCommand | FunctionCommand, None, None]:
+    """Finish a switch that nobody finished, on every host in the way its head did."""
+    kept = _of(host.state).kept
+    mine = kept.get(host.name, Kept())
+    if mine.pending is None:
         host.noop("this host is in the middle of no switch")
         return
-    host.log("a switch was not finished; what was there before comes back")
-    yield StringCommand(f"{TOOL} back")
+    forward = generations.decided(kept, host.name)
+    if isinstance(forward, str):
+        yield refuse(forward)
+        return
+    end = "it counts, as on its head" if forward else "what was there before comes back"
+    host.log(f"a switch was not finished; {end}")
+    yield StringCommand(f"{TOOL} over {mine.pending}" if forward else f"{TOOL} back")
     yield FunctionCommand(_observe_again, (), {})
 
 
@@ -163,6 +177,10 @@ def returned(
         plan,
         to=found.id,
         record={"number": found.number},
+        # As they were then; those of the description that is left may be others.
+        units=found.units or plan.units,
+        group=plan.group if found.group is None else found.group,
+        gpus=found.gpus or plan.gpus,
         needs=f"docker image inspect --format there {image} && ls -d {model}",
         note=("left", note),
         # What is asked for by a person is not weighed against what the person leaves.

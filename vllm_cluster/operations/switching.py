@@ -2,6 +2,7 @@
 
 Whatever ends this process in the middle, every host goes back by itself: a unit on each waits for
 the end of the run's lock, and another looks at every boot (`generation wait`, `generation boot`).
+From the head's last word on, they go forward instead.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from pyinfra.api.state import State
 
 from vllm_cluster.facts.generations import TOOL
 from vllm_cluster.plan import generations, paths
-from vllm_cluster.plan.generations import Kept
+from vllm_cluster.plan.generations import Kept, Record
 
 _PROBE = "docker exec vllm python3 /opt/vllm-cluster/probe.py"
 _TELL_S = 20
 _LOG_LINES = 60
+# In this order on all hosts: vLLM drains while the workers that it needs are there.
+_ROUNDS = ("vllm.service", "ray-worker.service", "")
 # What names a cause in a log, the last of them; frames of a traceback do not.
 _CAUSE = re.compile(r"\b\w*(?:Error|Exception)\b:|\berror:|^refused: |no completion|gave up")
 
@@ -35,7 +38,8 @@ class Switch:
     """What to switch to, and how it is judged. `units` by host; `group`: one vLLM over all hosts.
 
     `needs`: a command that must succeed on every host before anything changes. `note`: status and
-    reason for the generation that is left, where a person leaves it.
+    reason for the generation that is left, where a person leaves it. `undone_s`: what a head takes
+    at most to go back by itself, to where its workers have seen it.
     """
 
     to: str
@@ -49,6 +53,7 @@ class Switch:
     slower_percent: float
     join_timeout_s: int
     start_timeout_s: int
+    undone_s: int
     keep: int
     needs: str = ""
     note: tuple[str, str] | None = None
@@ -71,11 +76,11 @@ class _Hosts:
             return False, f"{type(error).__name__}: {error}"
         return good, "\n".join(line.line for line in out)
 
-    def every(self, names: Iterable[str], command: Callable[[str], str]) -> str:
+    def every(self, names: Iterable[str], command: str) -> str:
         """The same on several at once; the words of the first that failed, or nothing."""
         todo = list(names)
         with ThreadPoolExecutor(max(1, len(todo))) as pool:
-            done = list(pool.map(lambda name: self.call(name, command(name)), todo))
+            done = list(pool.map(lambda name: self.call(name, command), todo))
         for name, (good, words) in zip(todo, done, strict=True):
             if not good:
                 return f"{name}: {_last(words)}"
@@ -98,17 +103,16 @@ def run(state: State, leader: Host, switch: Switch, kept: Mapping[str, Kept]) ->
     found = (one.records.get(before or "") for one in kept.values())
     old = next((record for record in found if record is not None), None)
     if switch.needs:
-        words = hosts.every(switch.units, lambda _: switch.needs)
+        words = hosts.every(switch.units, switch.needs)
         if words:
             return f"generation {number} cannot come back, nothing was changed: {words}"
     hosts.say(f"generation {number} shall follow generation {old.number if old else 'none'}")
     servers = [switch.head] if switch.group else list(switch.units)
     rates = {name: rate for name in servers if (rate := _measured(hosts, name, switch)) is not None}
     record = shlex.quote(json.dumps({**switch.record, "number": number}))
-    words = hosts.every(
-        switch.units, lambda _: f"{TOOL} begin {switch.to} {before or 'none'} {record}"
-    )
-    batches = [list(switch.units)] if switch.group else [[name] for name in switch.units]
+    words = hosts.every(switch.units, f"{TOOL} begin {switch.to} {before or 'none'} {record}")
+    together = switch.group or (old is not None and bool(old.group))
+    batches = [list(switch.units)] if together else [[name] for name in switch.units]
     reason = words and f"the switch could not begin: {words}"
     after: dict[str, float] = {}
     for batch in () if reason else batches:
@@ -116,10 +120,12 @@ def run(state: State, leader: Host, switch: Switch, kept: Mapping[str, Kept]) ->
         if reason:
             break
     if not reason:
-        reason = _accepted(hosts, switch, after, before)
+        reason, known = _accepted(hosts, switch, after, before)
+        if not known:
+            return f"generation {number}: {reason}"
     if not reason:
         return ""
-    return _back(hosts, switch, f"generation {number}: {reason}", reason, old is not None)
+    return _back(hosts, switch, f"generation {number}: {reason}", reason, old)
 
 
 def _host(state: State, name: str) -> Host:
@@ -135,8 +141,8 @@ def _bring(
     """Stop the old on `batch`, start the new, judge it."""
     stopped = time.monotonic()
     hosts.say(f"{', '.join(batch)}: the old one ends; what it has begun may finish")
-    reason = _halted(hosts, switch, batch)
-    reason = reason or hosts.every(batch, lambda _: f"{TOOL} place {switch.to}")
+    reason = _halted(hosts, batch)
+    reason = reason or hosts.every(batch, f"{TOOL} place {switch.to}")
     began = time.monotonic()
     reason = reason or _started(hosts, switch, batch)
     if reason:
@@ -154,25 +160,23 @@ def _bring(
     return ""
 
 
-def _halted(hosts: _Hosts, switch: Switch, batch: Sequence[str]) -> str:
-    """In order: vLLM, workers, head."""
-    if not switch.group:
-        return hosts.every(batch, lambda _: f"{TOOL} halt")
-    others = [name for name in batch if name != switch.head]
-    return (
-        hosts.every([switch.head], lambda _: f"{TOOL} halt vllm.service")
-        or hosts.every(others, lambda _: f"{TOOL} halt")
-        or hosts.every([switch.head], lambda _: f"{TOOL} halt")
-    )
+def _halted(hosts: _Hosts, batch: Sequence[str]) -> str:
+    """vLLM, workers, heads, wherever one is: the head may have moved."""
+    for unit in _ROUNDS if len(batch) > 1 else ("",):
+        reason = hosts.every(batch, f"{TOOL} halt {unit}".rstrip())
+        if reason:
+            return reason
+    return ""
 
 
 def _started(hosts: _Hosts, switch: Switch, batch: Sequence[str]) -> str:
     limit_s = switch.start_timeout_s + 120
     if not switch.group:
-        return _vllm(hosts, batch[0], limit_s)
+        with ThreadPoolExecutor(len(batch)) as pool:
+            return next(filter(None, pool.map(lambda name: _vllm(hosts, name, limit_s), batch)), "")
     others = [name for name in batch if name != switch.head]
-    reason = hosts.every([switch.head], lambda _: f"{TOOL} start ray-head.service")
-    reason = reason or hosts.every(others, lambda _: f"{TOOL} start ray-worker.service")
+    reason = hosts.every([switch.head], f"{TOOL} start ray-head.service")
+    reason = reason or hosts.every(others, f"{TOOL} start ray-worker.service")
     if reason:
         return reason
     wait = f"timeout {switch.join_timeout_s} {paths.SCRIPTS}/wait-for-gpus {switch.gpus}"
@@ -253,41 +257,78 @@ def _judged(
     )
 
 
-def _accepted(hosts: _Hosts, switch: Switch, after: Mapping[str, float], before: str | None) -> str:
-    """On all hosts at once: what is cut off here is a matter of milliseconds."""
-    rate = next(iter(after.values()), None)
-    words = hosts.every(
-        switch.units,
-        lambda _: f"{TOOL} accept {switch.to}" + ("" if rate is None else f" {rate:.2f}"),
-    )
+def _accepted(
+    hosts: _Hosts, switch: Switch, after: Mapping[str, float], before: str | None
+) -> tuple[str, bool]:
+    """Forward on all hosts or on none; why not, and whether it is known how it ended.
+
+    All others say that they can, then the head's one word decides, then the others hear of it.
+    """
+    measured = next(iter(after.values()), None)
+    rate = "" if measured is None else f" {measured:.2f}"
+    others = [name for name in switch.units if name != switch.head]
+    words = hosts.every(others, f"{TOOL} accept {switch.to} {switch.undone_s}{rate}")
     if words:
-        return f"it could not be accepted: {words}"
+        return f"it could not be accepted: {words}", True
+    over = f"{TOOL} over {switch.to}{rate}"
+    reason, known = _decided(hosts, switch, over)
+    if reason:
+        return reason, known
+    words = hosts.every(others, over)
+    if words:
+        hosts.say(f"{words}; it serves, and the host notes so by itself")
     then = f"{TOOL} prune {switch.keep}"
     if switch.note is not None and before is not None:
-        status, reason = switch.note
-        then = f"{TOOL} note {before} {status} {shlex.quote(reason)} && {then}"
-    words = hosts.every(switch.units, lambda _: then)
+        status, note = switch.note
+        then = f"{TOOL} note {before} {status} {shlex.quote(note)} && {then}"
+    words = hosts.every(switch.units, then)
     if words:
         hosts.say(f"old generations are not forgotten: {words}")
-    return ""
+    return "", True
 
 
-def _back(hosts: _Hosts, switch: Switch, told: str, reason: str, had: bool) -> str:
+def _decided(hosts: _Hosts, switch: Switch, over: str) -> tuple[str, bool]:
+    """The head's word. Where its answer is lost, it is asked how it ended."""
+    good, words = hosts.call(switch.head, over)
+    if good:
+        return "", True
+    asked, shown = hosts.call(switch.head, f"{TOOL} show")
+    try:
+        found = generations.read(shown) if asked else None
+    except ValueError:
+        found = None
+    if found is None:
+        return (
+            f"{switch.head} was lost when it was to decide: {_last(words)}. Every host ends in the "
+            f"way {switch.head} does, by itself or by the next run"
+        ), False
+    if found.pending is None and found.current == switch.to:
+        return "", True
+    return f"it could not be accepted: {switch.head}: {_last(words)}", True
+
+
+def _back(hosts: _Hosts, switch: Switch, told: str, reason: str, old: Record | None) -> str:
     """Undo it on all hosts, wait until the old one serves, and say so."""
     hosts.say(f"{told}; going back")
     began = time.monotonic()
-    verdict = f"failed {shlex.quote(reason)}"
-    hosts.every(switch.units, lambda _: f"{TOOL} verdict {verdict}")
-    words = hosts.every(switch.units, lambda _: f"{TOOL} back")
+    verdict = f"{TOOL} verdict failed {shlex.quote(reason)}"
+    for unit in _ROUNDS:
+        hosts.every(switch.units, f"{verdict} {unit}".rstrip())
+    words = hosts.every(switch.units, f"{TOOL} back")
     if words:
         return f"{told}. The way back failed on {words}; the host goes back by itself"
-    if not had:
+    if old is None:
         return f"{told}. There was nothing to go back to"
-    servers = [switch.head] if switch.group else list(switch.units)
-    for name in servers:
+    for name in _servers(switch, old):
         if not _awaited(hosts, name, switch.start_timeout_s + 120):
             return f"{told}. The old one was put back and does not answer yet on {name}"
     return f"{told}. The old one serves again, after {time.monotonic() - began:.0f} s"
+
+
+def _servers(switch: Switch, old: Record) -> list[str]:
+    """Hosts of this run on which vLLM of `old` answers."""
+    units = old.units or switch.units
+    return [name for name in units if "vllm" in units[name] and name in switch.units]
 
 
 def _awaited(hosts: _Hosts, name: str, limit_s: int) -> bool:

@@ -19,7 +19,11 @@ Status = Literal["switching", "good", "failed", "interrupted", "left"]
 
 @dataclass(frozen=True)
 class Record:
-    """One generation as a host remembers it. `tokens_per_s`: None where nothing was measured."""
+    """One generation as a host remembers it. `tokens_per_s`: None where nothing was measured.
+
+    `good_s`: when it served; None where it never did, or was left by a person. `units` by host,
+    `group`, `gpus`: as in Switch; empty and None in records of earlier versions.
+    """
 
     number: int
     id: str
@@ -32,6 +36,10 @@ class Record:
     tokens_per_s: float | None = None
     head: str = ""
     hosts: tuple[str, ...] = ()
+    good_s: float | None = None
+    units: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    group: bool | None = None
+    gpus: int | None = None
 
     def text(self) -> str:
         """For people."""
@@ -43,6 +51,7 @@ class Kept:
     """What one host keeps: the identity that serves, of a switch that is not over, all records.
 
     `trees`: digests of the files of each generation. `checked`: those whose arguments vLLM takes.
+    `phase`: how far the switch came.
     """
 
     current: str | None = None
@@ -50,6 +59,7 @@ class Kept:
     records: Mapping[str, Record] = field(default_factory=dict)
     trees: Mapping[str, str] = field(default_factory=dict)
     checked: tuple[str, ...] = ()
+    phase: str = ""
 
     @property
     def serving(self) -> Record | None:
@@ -69,6 +79,7 @@ def read(text: str) -> Kept:
         records={each["id"]: _record(each) for each in found.get("records", [])},
         trees=found.get("trees", {}),
         checked=tuple(found.get("checked", ())),
+        phase=pending.get("phase", ""),
     )
 
 
@@ -85,6 +96,10 @@ def _record(found: dict[str, Any]) -> Record:
         tokens_per_s=found.get("tokens_per_s"),
         head=str(found.get("head", "")),
         hosts=tuple(found.get("hosts", ())),
+        good_s=found.get("good_s"),
+        units={name: tuple(units) for name, units in found.get("units", {}).items()},
+        group=found.get("group"),
+        gpus=found.get("gpus"),
     )
 
 
@@ -108,6 +123,25 @@ def serving(kept: Mapping[str, Kept], head: str) -> str | None:
     """The identity to go back to: what the head serves, or some host where the head is new."""
     order = sorted(kept, key=lambda name: name != head)
     return next((kept[name].current for name in order if kept[name].current), None)
+
+
+def decided(kept: Mapping[str, Kept], name: str) -> bool | str:
+    """Whether the switch that `name` is in the middle of goes forward; or why that is not known.
+
+    The head decides, and does so after all others have accepted.
+    """
+    mine = kept[name]
+    if mine.phase != "accepted":
+        return False
+    record = mine.records.get(mine.pending or "")
+    head = kept.get(record.head) if record is not None else None
+    if head is None:
+        where = record.head if record is not None and record.head else "its head"
+        return (
+            f"a switch was not finished, and {where} knows how it ended: run without --limit when "
+            f"{where} answers, or wait until {name} has finished it by itself"
+        )
+    return head.pending is None and head.current == mine.pending
 
 
 def switches(kept: Mapping[str, Kept], identity: str) -> bool:
@@ -146,7 +180,7 @@ def target(kept: Mapping[str, Kept], head: str, number: int | None) -> Record | 
     records = {each.id: each for one in kept.values() for each in one.records.values()}
     wanted = [each for each in records.values() if each.number == number]
     if number is None:
-        before = [e for e in records.values() if e.status == "good" and e.id != now]
+        before = [e for e in records.values() if _served(e) and e.id != now]
         wanted = sorted(before, key=lambda each: each.number)[-1:]
     if not wanted:
         known = ", ".join(str(e.number) for e in sorted(records.values(), key=lambda e: e.number))
@@ -154,6 +188,11 @@ def target(kept: Mapping[str, Kept], head: str, number: int | None) -> Record | 
         return f"there is no generation to go back to, {asked}; kept are {known}"
     found = wanted[0]
     return _obstacle(kept, head, found, now) or found
+
+
+def _served(record: Record) -> bool:
+    """Also one that failed or was interrupted when it should come back."""
+    return record.good_s is not None and record.status != "left"
 
 
 def _obstacle(kept: Mapping[str, Kept], head: str, found: Record, now: str) -> str:

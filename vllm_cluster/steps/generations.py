@@ -16,11 +16,16 @@ from vllm_cluster.plan import paths
 from vllm_cluster.plan.containers import VLLM
 from vllm_cluster.steps import configs, here, serving
 
+# What a head that goes back takes beside the drain: its lock is free after 60 s of silence, its
+# units end 60 s later than they should at most, and a Ray worker ends within a minute of its head.
+_BACK_S = 300
+
 
 @deploy("Generations")
 def known_step() -> None:
     """Finish a switch that was cut off; refuse what failed before, unless asked to retry."""
     generations.inspected(name="Look at the generations that this host keeps")
+    generations.finished(name="Finish a switch that was cut off")
     generations.allowed(
         name="Try nothing again that failed, unless asked", identity=_identity, retry=_retry()
     )
@@ -54,6 +59,7 @@ def keep_step() -> None:
 def rollback_step() -> None:
     """Go back to the generation before, or to `--data to=N`."""
     generations.inspected(name="Look at the generations that this host keeps")
+    generations.finished(name="Finish a switch that was cut off")
     number = host.data.get("to")
     me = bearer("")
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
@@ -93,6 +99,9 @@ def _record() -> dict[str, Any]:
         "ray": plan.ray_version,
         "head": plan.head,
         "hosts": list(plan.hosts),
+        "units": {name: list(each.units) for name, each in plan.hosts.items()},
+        "group": plan.backend == "ray",
+        "gpus": plan.gpus,
     }
 
 
@@ -110,5 +119,6 @@ def _switch(identity: str) -> Switch:
         slower_percent=upgrade.slower_percent,
         join_timeout_s=upgrade.join_timeout_s,
         start_timeout_s=plan.start_timeout_s,
+        undone_s=plan.shutdown_timeout_s + plan.drain_timeout_s + _BACK_S,
         keep=upgrade.keep,
     )

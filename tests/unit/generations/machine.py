@@ -19,6 +19,7 @@ _SYSTEMCTL = """#!/bin/bash
 echo "systemctl $*" >>SAID
 unit=${!#} file=ROOT/etc/systemd/system/${!#}
 case " $* " in
+  *" show "*) [ ! -e ACTIVE/"$unit" ] || echo active ;;
   *" is-active "*) [ -e ACTIVE/"$unit" ] || exit 3 ;;
   *" start "*) [ -e "$file" ] && ! grep -q broken "$file" || exit 1; touch ACTIVE/"$unit" ;;
   *" stop "*) rm -f ACTIVE/"$unit" ;;

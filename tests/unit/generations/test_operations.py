@@ -88,6 +88,7 @@ def deploying(identity: str, rate: float = 100.0, broken: str = "", retry: bool 
         from pyinfra.context import host  # noqa: PLC0415  in a deploy
 
         generations.inspected()
+        generations.finished()
         generations.allowed(identity=lambda: identity, retry=retry)
         generations.laid(identity=lambda: identity, files=lambda: files(host.name))
         generations.switched(switch=lambda: switch(identity))
@@ -99,14 +100,22 @@ def deploying(identity: str, rate: float = 100.0, broken: str = "", retry: bool 
 def switch(identity: str) -> Switch:
     return Switch(
         to=identity, record=RECORD, head="a", units=UNITS, group=True, gpus=2, measure_s=1,
-        measure_requests=1, slower_percent=20, join_timeout_s=5, start_timeout_s=5, keep=3,
+        measure_requests=1, slower_percent=20, join_timeout_s=5, start_timeout_s=5,
+        undone_s=5, keep=3,
     )  # fmt: skip
 
 
 @deploy("Rollback")
 def rolling_back() -> None:
     generations.inspected()
+    generations.finished()
     generations.returned(switch=lambda: switch(""), number=None, note="rolled back by alice")
+
+
+@deploy("Unfinished")
+def finishing() -> None:
+    generations.inspected()
+    generations.finished()
 
 
 @pytest.fixture(autouse=True)
@@ -171,3 +180,54 @@ def test_a_switch_that_was_cut_off_is_finished_first(two: Two) -> None:
     for name, machine in two.machines.items():
         assert machine.kept().pending is None
         assert machine.active() == {f"{unit}.service" for unit in UNITS[name]}
+
+
+def cut_off_after_accepting(two: Two, *, decided: bool) -> None:
+    """The run died when b had accepted: before the head's word, or after it."""
+    for machine in two.machines.values():
+        machine.lay("g2", vllm="x", ray_worker="x")
+        machine.run("begin", "g2", "g1", json.dumps({"number": 2, **RECORD}))
+        machine.run("halt")
+        machine.run("place", "g2")
+    two.machines["b"].run("accept", "g2", "60")
+    if decided:
+        two.machines["a"].run("over", "g2")
+
+
+@pytest.mark.parametrize("decided", [True, False])
+def test_an_accepted_switch_is_finished_as_its_head_has_it(two: Two, *, decided: bool) -> None:
+    cut_off_after_accepting(two, decided=decided)
+    end = "g2" if decided else "g1"
+    assert two.run(finishing) == ["a", "b"]
+    assert two.current() == {end}
+    for machine in two.machines.values():
+        assert machine.kept().pending is None
+        assert f"A={end}" in machine.text(ENV)
+
+
+def test_without_the_head_an_accepted_switch_is_left_as_it_is(two: Two) -> None:
+    cut_off_after_accepting(two, decided=True)
+    assert two.run(finishing, only=("b",)) == []
+    assert two.machines["b"].kept().phase == "accepted"
+    assert "A=g2" in two.machines["b"].text(ENV)
+
+
+def test_a_rollback_uses_the_roles_of_what_it_goes_back_to(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    then = {"units": {"a": ["vllm"], "b": ["vllm"]}, "group": False, "gpus": 8}
+    for machine in two.machines.values():
+        machine.run("adopt", "g0", json.dumps({**RECORD, **then, "number": 0}))
+        machine.lay("g0", vllm="x")
+        machine.run("adopt", "g1", "{}")
+    seen: list[Switch] = []
+
+    def noted(*words: Any) -> str:
+        seen.append(words[2])
+        return ""
+
+    monkeypatch.setattr(generations, "run", noted)
+    assert two.run(rolling_back) == ["a", "b"]
+    (done,) = seen
+    assert done.units == {"a": ("vllm",), "b": ("vllm",)}
+    assert (done.to, done.group, done.gpus) == ("g0", False, 8)

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from vllm_cluster.plan import generations
 from vllm_cluster.plan.generations import Kept, Record, read
 
 
-def record(number: int, status: str = "good", reason: str = "") -> Record:
-    return Record(number, f"g{number}", status, reason, vllm="0.33.0", head="a", hosts=("a", "b"))
+def record(number: int, status: str = "good", reason: str = "", *, served: bool = False) -> Record:
+    return Record(
+        number, f"g{number}", status, reason, vllm="0.33.0", head="a", hosts=("a", "b"),
+        good_s=17.0 if served or status == "good" else None,
+    )  # fmt: skip
 
 
-def kept(current: str | None, *records: Record, pending: str | None = None) -> Kept:
+def kept(
+    current: str | None, *records: Record, pending: str | None = None, phase: str = ""
+) -> Kept:
     every = {each.id: each for each in records}
-    return Kept(current, pending, every, dict.fromkeys(every, "digest"))
+    return Kept(current, pending, every, dict.fromkeys(every, "digest"), phase=phase)
 
 
 def test_numbers_are_the_clusters_not_a_hosts() -> None:
@@ -54,6 +61,35 @@ def test_rollback_goes_to_the_last_good_one_before() -> None:
     assert asked.number == 1
 
 
+@pytest.mark.parametrize("status", ["switching", "interrupted", "failed"])
+def test_a_rollback_that_did_not_end_can_be_repeated(status: str) -> None:
+    served, tried = record(1, status, served=True), record(2, "failed", "x")
+    found = generations.target(dict.fromkeys("ab", kept("g3", served, tried, record(3))), "a", None)
+    assert found == served
+
+
+def test_what_a_person_left_is_no_way_back_by_itself() -> None:
+    left = record(2, "left", served=True)
+    hosts = dict.fromkeys("ab", kept("g1", record(1), left))
+    assert "there is no generation" in str(generations.target(hosts, "a", None))
+    assert generations.target(hosts, "a", 2) == left
+
+
+def test_the_head_decides_how_a_switch_ends() -> None:
+    both = record(1), record(2, "switching")
+    accepted = kept("g1", *both, pending="g2", phase="accepted")
+    halted = kept("g1", *both, pending="g2", phase="halted")
+    assert generations.decided({"a": kept("g2", *both), "b": accepted}, "b") is True
+    assert generations.decided({"a": kept("g1", *both), "b": accepted}, "b") is False
+    assert generations.decided({"a": halted, "b": accepted}, "b") is False
+    assert generations.decided({"a": halted, "b": accepted}, "a") is False
+    # `over` came to its last line and not past it.
+    torn = kept("g2", *both, pending="g2", phase="halted")
+    assert generations.decided({"a": torn, "b": accepted}, "b") is False
+    assert generations.decided({"b": halted}, "b") is False
+    assert "run without --limit when a answers" in str(generations.decided({"b": accepted}, "b"))
+
+
 def test_rollback_says_why_it_cannot() -> None:
     one = {"a": kept("g1", record(1))}
     assert "kept are 1" in str(generations.target(one, "a", None))
@@ -80,7 +116,8 @@ def test_summary_names_what_serves_and_what_failed() -> None:
 def test_the_tools_line_is_read() -> None:
     line = json.dumps({
         "current": "g1", "pending": {"from": "g1", "to": "g2", "phase": "halted"},
-        "records": [{"id": "g1", "number": 1, "status": "good", "tokens_per_s": 12.5}],
+        "records": [{"id": "g1", "number": 1, "status": "good", "tokens_per_s": 12.5, "good_s": 17,
+                     "units": {"a": ["ray-head", "vllm"]}, "group": True, "gpus": 2}],
         "trees": {"g1": "x"}, "checked": ["g1"],
     })  # fmt: skip
     found = read(line)
@@ -88,5 +125,7 @@ def test_the_tools_line_is_read() -> None:
         "g1", "g2", {"g1": "x"}, ("g1",),
     )  # fmt: skip
     assert found.serving is not None
-    assert found.serving.tokens_per_s == 12.5
+    assert (found.phase, found.serving.tokens_per_s, found.serving.good_s) == ("halted", 12.5, 17)
+    one = found.serving
+    assert (one.units, one.group, one.gpus) == ({"a": ("ray-head", "vllm")}, True, 2)
     assert read("") == Kept()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -24,6 +25,8 @@ class Cluster:
     def __init__(self, folder: Path, *, group: bool) -> None:
         self.group, self.lines, self.calls = group, [], []  # type: ignore[var-annotated]
         self.machines = {name: Machine(folder / name) for name in "ab"}
+        self.lose: Callable[[str, str], str | None] = lambda _name, _text: None
+        """Whether a call is lost `before` it reaches the host, or its answer `after`."""
         self.lay("g1", 100.0)
         for machine in self.machines.values():
             machine.serve("g1")
@@ -44,7 +47,7 @@ class Cluster:
             "to": "g2", "record": {"vllm": "2"}, "head": "a", "group": self.group,
             "units": ray if self.group else {"a": ("vllm",), "b": ("vllm",)}, "gpus": 2,
             "measure_s": 1, "measure_requests": 1, "slower_percent": 20.0, "join_timeout_s": 5,
-            "start_timeout_s": 5, "keep": 3, **how,
+            "start_timeout_s": 5, "undone_s": 5, "keep": 3, **how,
         }  # fmt: skip
         kept = {name: machine.kept() for name, machine in self.machines.items()}
         hosts = {name: self._host(name) for name in self.machines}
@@ -55,7 +58,12 @@ class Cluster:
         def shell(command: Any, **_: Any) -> tuple[bool, list[SimpleNamespace]]:
             text = str(command.get_raw_value())
             self.calls.append((name, text))
+            lost = self.lose(name, text)
+            if lost == "before":
+                return False, []
             good, out = self.machines[name].shell(text)
+            if lost == "after":
+                return False, []
             return good, [SimpleNamespace(line=line) for line in out.splitlines()]
 
         host = SimpleNamespace(name=name, data={}, run_shell_command=shell, log=self.lines.append)
@@ -94,6 +102,90 @@ def replicas(tmp_path: Path) -> Cluster:
     return Cluster(tmp_path, group=False)
 
 
+def losing(verb: str, host: str, when: str = "before") -> Callable[[str, str], str | None]:
+    return lambda name, text: when if name == host and f"/generation {verb}" in text else None
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_worker_that_cannot_accept_takes_all_back(group: Cluster, when: str) -> None:
+    group.lay("g2", 100.0)
+    group.lose = losing("accept", "b", when)
+    assert "it could not be accepted: b: " in group.switch()
+    group.assert_g1_serves_again("it could not be accepted: b: ")
+
+
+def test_a_head_that_says_no_takes_all_back(group: Cluster) -> None:
+    group.lay("g2", 100.0)
+    group.lose = losing("over", "a")
+    assert "it could not be accepted: a: " in group.switch()
+    group.assert_g1_serves_again("it could not be accepted: a: ")
+
+
+def test_a_heads_lost_answer_is_asked_for(group: Cluster) -> None:
+    group.lay("g2", 100.0)
+    group.lose = losing("over", "a", "after")
+    assert group.switch() == ""
+    assert group.serving() == {"g2"}
+    assert group.machines["b"].kept().pending is None
+
+
+def test_nothing_is_taken_back_where_the_heads_word_is_unknown(group: Cluster) -> None:
+    group.lay("g2", 100.0)
+    lost = [losing("over", "a", "after"), losing("show", "a")]
+    group.lose = lambda name, text: next(filter(None, (one(name, text) for one in lost)), None)
+    said = group.switch()
+    assert "a was lost when it was to decide" in said
+    assert not any("/generation back" in text for _, text in group.calls)
+    assert group.machines["a"].kept().current == "g2"
+    assert group.machines["b"].kept().phase == "accepted"
+    assert group.placed() == {"A=g2"}
+
+
+def test_a_worker_that_hears_nothing_of_the_heads_word_takes_nothing_back(group: Cluster) -> None:
+    group.lay("g2", 100.0)
+    group.lose = losing("over", "b")
+    assert group.switch() == ""
+    assert group.machines["a"].kept().pending is None
+    assert group.placed() == {"A=g2"}
+    assert any(line.startswith("b: ") and "notes so by itself" in line for line in group.lines)
+    # What the worker does after the time, or after a boot.
+    group.machines["b"].run("boot")
+    assert group.serving() == {"g2"}
+    assert group.machines["b"].kept().pending is None
+
+
+def test_workers_are_there_while_a_failed_one_drains(group: Cluster) -> None:
+    group.lay("g2", 79.0)
+    assert "slower" in group.switch()
+    rounds = [text.rpartition(" ")[2] for _, text in group.calls if "/generation verdict" in text]
+    assert rounds[:4] == ["vllm.service"] * 2 + ["ray-worker.service"] * 2
+    assert len(rounds) == 6
+
+
+def test_the_way_back_is_awaited_where_the_old_head_was(group: Cluster) -> None:
+    units = {"a": ["ray-head", "vllm"], "b": ["ray-worker"]}
+    for machine in group.machines.values():
+        machine.run("adopt", "g1", json.dumps({"units": units, "group": True}))
+    group.machines["a"].lay("g2", ray_worker="g2")
+    group.machines["b"].lay("g2", ray_head="g2", vllm="g2 broken")
+    said = group.switch(head="b", units={"a": ("ray-worker",), "b": ("ray-head", "vllm")})
+    assert "The old one serves again" in said
+    group.assert_g1_serves_again("vLLM did not start on b")
+
+
+def test_from_one_group_to_replicas_all_hosts_switch_together(group: Cluster) -> None:
+    for machine in group.machines.values():
+        machine.run("adopt", "g1", json.dumps({"group": True}))
+        machine.lay("g2", vllm="g2")
+    units = {"a": ("vllm",), "b": ("vllm",)}
+    assert group.switch(group=False, units=units, measure_s=0) == ""
+    assert group.serving() == {"g2"}
+    for machine in group.machines.values():
+        assert machine.active() == {"vllm.service"}
+    halts = [text.rpartition("/generation ")[2] for _, text in group.calls if " halt" in text]
+    assert halts[:2] == ["halt vllm.service"] * 2
+
+
 def test_a_group_stops_vllm_workers_head_and_starts_the_other_way_round(group: Cluster) -> None:
     group.lay("g2", 95.0)
     assert group.switch() == ""
@@ -105,7 +197,8 @@ def test_a_group_stops_vllm_workers_head_and_starts_the_other_way_round(group: C
         if "/generation halt" in text or "/generation start" in text
     ]
     assert order == [
-        ("a", "halt vllm.service"), ("b", "halt"), ("a", "halt"),
+        ("a", "halt vllm.service"), ("b", "halt vllm.service"), ("a", "halt ray-worker.service"),
+        ("b", "halt ray-worker.service"), ("a", "halt"), ("b", "halt"),
         ("a", "start ray-head.service"), ("b", "start ray-worker.service"),
         ("a", "start --wait vllm.service"),
     ]  # fmt: skip
@@ -144,14 +237,13 @@ def test_replicas_switch_one_after_the_other(replicas: Cluster) -> None:
     replicas.lay("g2", 100.0)
     assert replicas.switch() == ""
     assert replicas.serving() == {"g2"}
-    done = [(name, word) for name, text in replicas.calls for word in ("halt", "load", "accept")
-            if f" {word}" in text]  # fmt: skip
+    done = [(name, word) for name, text in replicas.calls
+            for word in ("halt", "load", "accept", "over") if f" {word}" in text]  # fmt: skip
     # Before anything is halted both are measured; b is halted only when a was judged.
     assert done == [
         ("a", "load"), ("b", "load"), ("a", "halt"), ("a", "load"), ("b", "halt"), ("b", "load"),
-        *sorted(done[-2:]),
+        ("b", "accept"), ("a", "over"), ("b", "over"),
     ]  # fmt: skip
-    assert {word for _, word in done[-2:]} == {"accept"}
 
 
 def test_a_replica_that_fails_takes_the_others_back_that_had_switched(replicas: Cluster) -> None:

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import runpy
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.unit.generations.machine import ENV, TOOL, UNIT, Machine
+from vllm_cluster.plan.owned import parse
+
+
+def journal(machine: Machine, text: str) -> Path:
+    """The record for `down`."""
+    path = machine.root / "etc/vllm-cluster/owned/journal"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
 
 
 @pytest.fixture
@@ -45,7 +60,7 @@ def test_a_switch_puts_files_and_roles_in_place_and_is_over_when_accepted(
     assert "two" in machine.text(UNIT.format("vllm"))
     assert machine.text(UNIT.format("ray-head")) == ""
     assert "A=g2" in machine.text(ENV)
-    machine.run("accept", "g2", "12.5")
+    machine.run("over", "g2", "12.5")
     found = machine.kept()
     assert (found.current, found.pending) == ("g2", None)
     assert found.records["g2"].tokens_per_s == 12.5
@@ -108,15 +123,196 @@ def test_the_oldest_are_forgotten_with_their_images_alone(machine: Machine) -> N
         name = f"g{number}"
         machine.lay(name, vllm=name)
         machine.run("adopt", name, json.dumps({"number": number, "image": image}))
+    journal(machine, "image\tsha256:1\tabsent\n")
     machine.run("adopt", "g3", "{}")  # went back once
     machine.calls()
     machine.run("prune", "1")
     assert set(machine.kept().records) == {"g3", "g4"}
-    # g1's image is g2's too, and g2 goes with it: it is removed with the last of its names.
+    # g1's image is g2's too, and g2 goes with it.
     assert [call for call in machine.calls() if call.startswith("docker")] == [
         "docker image rm vllm-cluster/kept:g2", "docker image rm sha256:1",
         "docker image rm vllm-cluster/kept:g1", "docker image rm sha256:1",
     ]  # fmt: skip
+
+
+def test_an_image_that_somebody_else_brought_stays(machine: Machine) -> None:
+    machine.run("adopt", "g2", json.dumps({"number": 2, "image": "sha256:2"}))
+    for record in ("", "image\tsha256:21\tabsent\nfile\t/sha256:1\tabsent\n"):
+        if record:
+            journal(machine, record)
+        machine.lay("g0", vllm="x")
+        machine.run("adopt", "g0", json.dumps({"number": 0, "image": "sha256:1"}))
+        machine.run("adopt", "g2", "{}")
+        machine.calls()
+        machine.run("prune", "2")
+        gone = [call for call in machine.calls() if "image rm" in call]
+        assert gone == ["docker image rm vllm-cluster/kept:g0"]
+
+
+def test_every_file_that_it_places_is_written_down_for_down(machine: Machine) -> None:
+    record = journal(machine, "wrote\t/half/a/line\t12")
+    machine.run("begin", "g2", "g1", json.dumps({"number": 2}))
+    machine.run("halt")
+    machine.run("place", "g2")
+    assert "/half/a/line" not in parse(record.read_text().splitlines()).last("wrote")
+    for _ in range(2):
+        there = [path for path in machine.root.rglob("*") if path.is_file() and path != record]
+        digests = {f"/{path.relative_to(machine.root)}": sha256(path.read_bytes()).hexdigest()
+                   for path in there}  # fmt: skip
+        wrote = parse(record.read_text().splitlines()).last("wrote")
+        assert {path: wrote[path] for path in digests} == digests
+        machine.run("back")
+
+
+def test_accepted_it_can_still_go_back_and_is_over_after_a_boot(machine: Machine) -> None:
+    for verb, ends in (("back", "g1"), ("boot", "g2")):
+        machine.run("begin", "g2", "g1", json.dumps({"number": 2}))
+        machine.run("halt")
+        machine.run("place", "g2")
+        machine.run("accept", "g2", "60", "12.5")
+        assert (machine.kept().current, machine.kept().phase) == ("g1", "accepted")
+        machine.run(verb)
+        found = machine.kept()
+        assert (found.current, found.pending) == (ends, None)
+        assert f"A={ends}" in machine.text(ENV)
+    assert found.records["g2"].tokens_per_s == 12.5
+
+
+def test_what_was_undone_cannot_be_over(machine: Machine) -> None:
+    machine.run("begin", "g2", "g1", json.dumps({"number": 2}))
+    machine.run("back")
+    machine.run("over", "g2", fails=True)
+    machine.run("accept", "g2", "60", fails=True)
+    assert machine.kept().current == "g1"
+
+
+def test_a_way_back_that_was_not_finished_leaves_when_its_target_served(machine: Machine) -> None:
+    machine.run("adopt", "g2", json.dumps({"number": 2}))
+    served_s = machine.kept().records["g1"].good_s
+    assert served_s is not None
+    machine.run("begin", "g1", "g2", json.dumps({"number": 1}))
+    machine.run("halt")
+    machine.run("verdict", "failed", "no completion")
+    machine.run("back")
+    assert machine.kept().records["g1"].good_s == served_s
+    machine.run("begin", "g3", "g2", json.dumps({"number": 3}))
+    machine.run("back")
+    machine.run("note", "g1", "left", "by alice")
+    records = machine.kept().records
+    assert (records["g3"].good_s, records["g1"].good_s) == (None, None)
+
+
+class Waiting:
+    """The program's `wait` in this process, with time that passes only while it sleeps."""
+
+    def __init__(self, machine: Machine, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        for name, value in machine.environment.items():
+            patch.setenv(name, value)
+        self.slept: list[float] = []
+        self.then: Callable[[], object] = lambda: None
+        self.program = runpy.run_path(str(TOOL))
+        self.names = self.program["wait"].__globals__
+        clock = SimpleNamespace(
+            sleep=self._sleep, monotonic=lambda: sum(self.slept), time=time.time
+        )
+        self.names.update(LOCK=folder / "run" / "lock", time=clock)
+
+    def _sleep(self, seconds: float) -> None:
+        assert len(self.slept) < 1000
+        self.slept.append(seconds)
+        self.then()
+
+    def __call__(self, *words: str) -> None:
+        self.names["wait"](*words)
+
+    def free(self) -> bool:
+        """Whether a run could take the lock."""
+        with self.names["LOCK"].open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+
+@pytest.fixture
+def waiting(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Waiting:
+    """A switch that came to its files, and whose run is dead."""
+    machine.run("begin", "g2", "g1", json.dumps({"number": 2}))
+    machine.run("halt")
+    machine.run("place", "g2")
+    for unit in ("vllm", "ray-worker"):
+        machine.run("start", f"{unit}.service")
+    return Waiting(machine, tmp_path, monkeypatch)
+
+
+def test_a_way_back_that_fails_is_tried_until_it_succeeds(
+    machine: Machine, waiting: Waiting, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # No room for a file of g1: something is where its directory should be made.
+    blocker = machine.root / UNIT.format("ray-head").lstrip("/")
+    blocker.mkdir()
+    free = []
+
+    def mend() -> None:
+        free.append(waiting.free())
+        if len(free) == 3:
+            blocker.rmdir()
+
+    waiting.then = mend
+    waiting()
+    assert waiting.slept == [30] * 3
+    assert free == [False] * 3
+    assert capsys.readouterr().out.count("cannot be finished, tried again in 30 s: ") == 3
+    assert (machine.kept().current, machine.kept().pending) == ("g1", None)
+    assert machine.active() == {"vllm.service", "ray-head.service"}
+
+
+def test_a_boot_that_cannot_go_back_leaves_it_to_a_unit(machine: Machine, waiting: Waiting) -> None:
+    blocker = machine.root / UNIT.format("ray-head").lstrip("/")
+    blocker.mkdir()
+    machine.calls()
+    machine.run("boot", fails=True)
+    assert any(call.endswith("wait boot") for call in machine.calls())
+    blocker.rmdir()
+    waiting("boot")
+    assert machine.kept().pending is None
+    assert "went down" in machine.kept().records["g2"].reason
+
+
+def test_what_was_accepted_goes_forward_when_its_units_outlive_the_heads_way_back(
+    machine: Machine, waiting: Waiting
+) -> None:
+    machine.run("accept", "g2", "60")
+    free = []
+    waiting.then = lambda: free.append(waiting.free())
+    waiting()
+    assert sum(waiting.slept) == 60
+    assert all(free)
+    found = machine.kept()
+    assert (found.current, found.pending) == ("g2", None)
+    assert found.records["g2"].status == "good"
+
+
+def test_what_was_accepted_goes_back_when_the_heads_session_ends(
+    machine: Machine, waiting: Waiting
+) -> None:
+    machine.run("accept", "g2", "60")
+    waiting.then = (machine.active_folder / "ray-worker.service").unlink
+    waiting()
+    assert len(waiting.slept) == 1
+    found = machine.kept()
+    assert (found.current, found.pending) == ("g1", None)
+    assert "A=g1" in machine.text(ENV)
+    assert found.records["g2"].status == "interrupted"
+
+
+def test_what_the_next_run_finished_is_left_alone(machine: Machine, waiting: Waiting) -> None:
+    machine.run("accept", "g2", "60")
+    waiting.then = lambda: machine.run("over", "g2")
+    waiting()
+    assert len(waiting.slept) == 1
+    assert machine.kept().current == "g2"
 
 
 def test_image_and_weights_of_a_kept_generation_are_held(machine: Machine, tmp_path: Path) -> None:
