@@ -51,6 +51,7 @@ def one(hosts: Cluster, fault: Fault) -> None:
     if suite.proven(name):
         pytest.skip("proven on this commit")
     suite.await_sound(hosts, timeout_s=fault.heal_timeout_s)
+    suite.forget_starts(hosts)
     cluster = _described(hosts, fault)
     try:
         suite.touched(hosts)
@@ -120,6 +121,7 @@ def pair(cluster: Cluster, faults: list[Fault]) -> None:
         pytest.skip("proven on this commit")
     timeout_s = sum(fault.heal_timeout_s for fault in faults)
     suite.await_sound(cluster, timeout_s)
+    suite.forget_starts(cluster)
     order = []
     try:
         suite.touched(cluster)
