@@ -111,8 +111,9 @@ def test_a_start_in_vain_is_ended_with_its_reason_and_a_session_afresh(tmp_path:
     assert (state / "vllm.watchdog").read_text() == "start: 10.77.0.12 left Ray\n"
     assert (tmp_path / "asked").read_text().endswith("kill vllm\n")
 
-    def session() -> str:
+    def session(start: int = 2) -> str:
         (tmp_path / "asked").write_text("")
+        (state / "vllm.starts").write_text(f"{start}\n")
         environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "UNITS_STATE": str(state)}
         argv = ["bash", str(SCRIPTS / "attempt"), "session", "vllm"]
         subprocess.run(argv, env=environment, check=True, capture_output=True, timeout=30)
@@ -120,6 +121,8 @@ def test_a_start_in_vain_is_ended_with_its_reason_and_a_session_afresh(tmp_path:
 
     assert session() == "kill ray-head\n"
     assert session() == "", "once"
+    assert session(3) == "", "the new head itself makes the unit start again"
+    assert session(6) == "kill ray-head\n"
 
 
 def test_a_start_that_takes_too_long_is_ended_and_keeps_its_session(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ main() {
   ray_files_in_time
   rank_lines
   begin generations
-  if [ -x "$generation_tool" ]; then timeout 5 "$generation_tool" show; fi
+  if [ -x "$generation_tool" ]; then timeout 15 "$generation_tool" show; fi
   begin disk "$weights"
   collect weights
   collect names
