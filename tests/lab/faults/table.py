@@ -53,10 +53,12 @@ def main() -> None:
     text = [_HEAD.format(machine=machine)]
     missing = []
     for lab, (title, faults) in LABS.items():
+        missing += [f"{lab}/{fault.name}" for fault in faults if fault.name not in rows[lab]]
+        if not rows[lab]:
+            continue
         text += [f"## {title}", "", f"| {' | '.join(_COLUMNS)} |", "|" + "---|" * len(_COLUMNS)]
         text += [_row(rows[lab][fault.name]) for fault in faults if fault.name in rows[lab]]
         text.append("")
-        missing += [f"{lab}/{fault.name}" for fault in faults if fault.name not in rows[lab]]
     if missing:
         text += [f"Without a result: {', '.join(missing)}.", ""]
     DOCUMENT.write_text("\n".join(text), encoding="utf-8")
