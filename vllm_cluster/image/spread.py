@@ -75,6 +75,8 @@ class _Run:
         lacking = [name for name in hosts.good(lacking) if not hosts.seen[name].id]
         holders = [name for name in hosts.good(list(hosts.seen)) if hosts.seen[name].id]
         archive = read(self.wanted.archive) if self.wanted.archive else None
+        if holders and lacking and (archive is not None or reference):
+            holders = self._in_reach(holders, lacking)
         if not holders and archive is None and lacking:
             holders = [
                 hosts.first(lacking, lambda name: pull(hosts, name, reference, self.wanted.image))
@@ -91,6 +93,19 @@ class _Run:
         hosts.each(receivers, lambda name: hosts.check_room(name, COPIES * source.total_bytes))
         self._fan_out(source, hosts.good(receivers), load)
         hosts.each(hosts.good(lacking), partial(self._load, load))
+
+    def _in_reach(self, holders: list[str], lacking: list[str]) -> list[str]:
+        """Those that let all who lack it in. A spare host is in no description of the cluster that
+        serves, whose firewalls drop it without a word; "refused" is an answer."""
+        addresses, port = self.hosts.addresses, self.terms.port
+        dial = "\n".join(
+            f"{{ timeout 3 bash -c 'exec 3<>/dev/tcp/{addresses[name]}/{port}' 2>/dev/null; "
+            f"[ $? -eq 124 ] || echo {shlex.quote(name)}; }} &"
+            for name in holders
+        )
+        said = self.hosts.each(lacking, lambda n: self.hosts.remotes[n].shell(f"{dial}\nwait"))
+        heard = [set(words.split()) for words in said.values()]
+        return [name for name in holders if all(name in names for names in heard)]
 
     def _name(self, name: str) -> None:
         """One that was pulled by hand lacks only the name."""
