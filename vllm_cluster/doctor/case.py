@@ -49,7 +49,7 @@ class Case:
         answer that broke off would look as if it were not there, so that host is left out."""
         for name, host in self.plan.hosts.items():
             facts = self.facts.get(name)
-            if facts is not None and facts.root and facts.complete:
+            if facts is not None and facts.whole:
                 yield host, facts
 
     def deployed(self) -> Iterator[tuple[HostPlan, HostFacts]]:
@@ -65,8 +65,7 @@ class Case:
     def head(self) -> HostFacts | None:
         """The head's facts; None where it could not be looked at as a whole."""
         facts = self.facts.get(self.plan.head)
-        whole = facts is not None and facts.root and facts.complete
-        return facts if whole else None
+        return facts if facts is not None and facts.whole else None
 
     @property
     def serves(self) -> bool:

@@ -163,7 +163,7 @@ def strangers(case: Case) -> Iterator[Finding]:
     for host, facts, card in _cards(case):
         if any(name in facts.docker.inside for name in host.containers) or not card.memory_bytes:
             continue
-        if facts.docker.installed and facts.docker.error:
+        if facts.docker.silent:
             continue  # whether vLLM runs is not known then
         if card.used_bytes > card.memory_bytes * _USED:
             who = ", ".join(f"{pid} ({name})" for pid, name in card.processes)

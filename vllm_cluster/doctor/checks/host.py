@@ -140,7 +140,7 @@ _LISTENER = "systemd-socket-"
 def ports_taken(case: Case) -> Iterator[Finding]:
     """A planned port that a process outside the cluster's containers listens on."""
     for host, facts in case.seen():
-        if facts.docker.installed and facts.docker.error:
+        if facts.docker.silent:
             continue  # which processes are of our containers is not known then
         for use in case.plan.ports:
             if use.where == "head" and host.role != "head":

@@ -206,6 +206,11 @@ class Docker:
     containers: dict[str, Container] = field(default_factory=dict)
     inside: dict[str, Inside] = field(default_factory=dict)
 
+    @property
+    def silent(self) -> bool:
+        """It is there and does not answer: what runs in its containers is not known then."""
+        return self.installed and bool(self.error)
+
 
 @dataclass(frozen=True)
 class File:
@@ -357,6 +362,11 @@ class HostFacts:
     raylet: Answer = Answer()
     ray: Ray = Ray()
     api: Api = Api()
+
+    @property
+    def whole(self) -> bool:
+        """Looked at as root, and answered to the end."""
+        return self.root and self.complete
 
     def unit(self, name: str) -> Unit:
         """The unit of that name; one that is not known where systemd said nothing."""

@@ -1,3 +1,12 @@
+# Into the caller's `name_of`: an address of a peer -> its name.
+names_of_peers() {
+  local peer name address_
+  for peer in "${peers[@]}"; do
+    read -r name address_ _ <<<"$peer"
+    name_of[$address_]=$name
+  done
+}
+
 cards() {
   begin links
   # Not from /sys/class/net, which in a container shows another network namespace's cards.
@@ -11,12 +20,9 @@ cards() {
   begin addresses
   ip -o -4 address show
   begin routes
-  local peer name address rest
+  local address rest
   local -A name_of=()
-  for peer in "${peers[@]}"; do
-    read -r name address rest <<<"$peer"
-    name_of[$address]=$name
-  done
+  names_of_peers
   while read -r address rest; do
     [ -z "${name_of[$address]:-}" ] || echo "${name_of[$address]} $address $rest"
   done < <(printf 'route get %s\n' "${!name_of[@]}" | ip -o -4 -force -batch - 2>/dev/null)
@@ -84,12 +90,9 @@ dial_all() {
 
 # Lines of dial_all, with bash's words put as ours. One process for all of them.
 dialled() {
-  local line peer name address_
+  local line
   local -A name_of=()
-  for peer in "${peers[@]}"; do
-    read -r name address_ _ <<<"$peer"
-    name_of[$address_]=$name
-  done
+  names_of_peers
   while IFS= read -r line; do
     case $line in
       dial\ * | "$mark"*) echo "$line" ;;
