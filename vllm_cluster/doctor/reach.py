@@ -252,10 +252,8 @@ def _read(name: str, reply: Reply) -> HostFacts | None:
         return None
     if not found.complete:
         return replace(found, words=reply.err.strip()[:300])
-    return (
-        found
-        if found.units or not found.root
-        else replace(
+    if found.root and not found.units:
+        return replace(
             found, complete=False, ended="systemd gave no answer", words="systemctl show: nothing"
         )
-    )
+    return found
