@@ -119,6 +119,18 @@ def test_the_way_back_is_the_same(cluster: Cluster) -> None:
     assert cluster.planned() == {}
 
 
+def test_the_firewall_alone_shuts_nobody_out_of_what_serves(cluster: Cluster) -> None:
+    describe(cluster, *HOSTS, head="node-b")
+    done = cluster.pyinfra("-y", "--fail-percent", "0", deploy="deploys/firewall.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert reached(cluster, "node-a"), "it serves until cluster.py has moved it"
+    assert lets_in(cluster, "node-b"), "it shall serve"
+    describe(cluster, *HOSTS, head="node-a")
+    cluster.apply()
+    assert_roles(cluster, "node-a", {"node-b", "node-c"})
+    assert cluster.planned() == {}
+
+
 def test_a_move_that_is_refused_leaves_the_old_head_in_reach_all_the_while(
     cluster: Cluster,
 ) -> None:

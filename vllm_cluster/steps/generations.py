@@ -31,6 +31,12 @@ def known_step() -> None:
     )
 
 
+@deploy("Kept generations")
+def inspected_step() -> None:
+    """Learn what serves; whom the firewall lets in follows from it while a role moves."""
+    generations.inspected(name="Look at the generations that this host keeps")
+
+
 @deploy("Switch")
 def switch_step() -> None:
     """Check the new generation while the old one serves, switch, judge, go back if it fails."""
