@@ -20,19 +20,26 @@ SCRIPTS = ROOT / "templates/usr/local/lib/vllm-cluster"
 
 
 class Ray:
-    """What Ray's state API lists."""
+    """What Ray's state API lists. A node is an address and how often Ray began there."""
 
     def __init__(self) -> None:
-        self.nodes = {"10.77.0.11": "ALIVE", "10.77.0.12": "ALIVE"}
+        self.nodes = {"10.77.0.11 1": "ALIVE", "10.77.0.12 1": "ALIVE"}
+        self.ranks: dict[str, str] = {}
         self.placements: list[str] = []
 
     def rows(self, url: str) -> list[dict[str, Any]]:
         if "placement_groups" in url:
             return [{"state": state} for state in self.placements]
+        if "actors" in url:
+            return [
+                {"actor_id": rank, "node_id": node, "state": self.nodes[node]}
+                for rank, node in self.ranks.items()
+            ]
         return [
-            {"node_id": ip, "node_ip": ip, "state": state, "resources_total": {"GPU": 1.0}}
-            for ip, state in self.nodes.items()
-        ]
+            {"node_id": node, "node_ip": node.split()[0], "start_time_ms": int(node.split()[1]),
+             "state": state, "resources_total": {"GPU": 1.0}}
+            for node, state in self.nodes.items()
+        ]  # fmt: skip
 
 
 @pytest.fixture
@@ -57,18 +64,44 @@ def ray(probe: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Ray:
 
 def test_a_start_with_all_its_hosts_and_ranks_goes_on(probe: ModuleType, ray: Ray) -> None:
     group = probe.Group()
-    ray.nodes["10.77.0.13"] = "DEAD"  # of a session before
+    ray.nodes["10.77.0.13 1"] = "DEAD"  # of a session before
     for now, placements in ((0, []), (3, ["PENDING"]), (6, ["CREATED"]), (900, ["CREATED"])):
         ray.placements = placements
         assert group.look(now) == ""
 
 
-def test_a_start_whose_host_left_ray_is_in_vain(probe: ModuleType, ray: Ray) -> None:
+def test_a_start_that_loses_a_rank_with_its_host_is_in_vain(probe: ModuleType, ray: Ray) -> None:
     group = probe.Group()
     assert group.look(0) == ""
-    ray.nodes["10.77.0.12"] = "DEAD"
-    assert group.look(3) == "", "one answer may be of a moment ago"
-    assert group.look(6) == "10.77.0.12 left Ray while vLLM started"
+    ray.ranks = {"rank 0": "10.77.0.11 1", "rank 1": "10.77.0.12 1"}
+    assert group.look(3) == ""
+    # Ray there began anew: the GPUs are all there, and the rank is not.
+    ray.nodes |= {"10.77.0.12 1": "DEAD", "10.77.0.12 2": "ALIVE"}
+    assert group.look(6) == "", "one answer may be of a moment ago"
+    assert group.look(9) == "10.77.0.12 left Ray while vLLM started"
+
+
+def test_a_raylet_of_before_that_ray_only_now_sees_to_be_dead_matters_not(
+    probe: ModuleType, ray: Ray
+) -> None:
+    ray.ranks = {"former 0": "10.77.0.11 1", "former 1": "10.77.0.12 1"}
+    group = probe.Group()
+    assert group.look(0) == ""
+    ray.nodes["10.77.0.12 1"] = "DEAD"
+    assert [group.look(now) for now in (3, 6, 9)] == ["", "", ""], "another one may come"
+    ray.nodes["10.77.0.12 2"] = "ALIVE"
+    ray.ranks = {"rank 0": "10.77.0.11 1", "rank 1": "10.77.0.12 2"}
+    assert [group.look(now) for now in (12, 60, 600)] == ["", "", ""]
+
+
+def test_a_start_that_is_short_of_gpus_is_in_vain(probe: ModuleType, ray: Ray) -> None:
+    """All were there when it began: `wait-for-gpus` waits for them, as long as that takes."""
+    group = probe.Group()
+    ray.placements = ["PENDING"]
+    assert group.look(0) == ""
+    ray.nodes["10.77.0.12 1"] = "DEAD"
+    assert [group.look(now) for now in (3, 20, 33)] == ["", "", ""]
+    assert group.look(34) == "Ray has 1 of 2 GPUs for 30 s while vLLM started"
 
 
 def test_ranks_that_ray_does_not_place_though_it_could_are_in_vain(
@@ -80,11 +113,9 @@ def test_ranks_that_ray_does_not_place_though_it_could_are_in_vain(
     assert "placed no rank" in group.look(61)
 
 
-def test_ranks_that_wait_for_gpus_wait(probe: ModuleType, ray: Ray) -> None:
-    group = probe.Group()
-    del ray.nodes["10.77.0.12"]
-    ray.placements = ["PENDING"]
-    assert [group.look(now) for now in (0, 100, 600)] == ["", "", ""]
+def test_a_host_that_ray_lists_twice_counts_once(probe: ModuleType, ray: Ray) -> None:
+    ray.nodes["10.77.0.12 2"] = "ALIVE"
+    assert probe.count() == 2
 
 
 def await_completion(folder: Path, probe: str) -> tuple[subprocess.CompletedProcess[str], Path]:
