@@ -16,6 +16,8 @@ from types import SimpleNamespace
 import pytest
 
 from tests.unit.generations.machine import ENV, TOOL, UNIT, Machine
+from vllm_cluster.plan import generations
+from vllm_cluster.plan.generations import Record
 from vllm_cluster.plan.owned import parse
 
 
@@ -133,6 +135,28 @@ def test_the_oldest_are_forgotten_with_their_images_alone(machine: Machine) -> N
         "docker image rm vllm-cluster/kept:g2", "docker image rm sha256:1",
         "docker image rm vllm-cluster/kept:g1", "docker image rm sha256:1",
     ]  # fmt: skip
+
+
+def test_the_last_other_one_that_served_stays_when_newer_ones_failed(machine: Machine) -> None:
+    machine.lay("g0", vllm="zero")
+    machine.run("adopt", "g0", json.dumps({"number": 0}))
+    machine.run("adopt", "g1", "{}")
+    for number in (2, 3, 4):
+        name = f"g{number}"
+        machine.lay(name, vllm=name)
+        machine.run("begin", name, "g1", json.dumps({"number": number}))
+        machine.run("verdict", "failed", "no completion")
+        machine.run("back")
+    machine.lay("g5", vllm="five")
+    machine.run("adopt", "g5", json.dumps({"number": 5}))
+    machine.calls()
+    machine.run("prune", "3")
+    assert set(machine.kept().records) == {"g1", "g3", "g4", "g5"}
+    assert "g1" in machine.kept().trees
+    assert not any("kept:g1" in call for call in machine.calls())
+    found = generations.target({"a": machine.kept()}, "", None)
+    assert isinstance(found, Record)
+    assert found.id == "g1"
 
 
 def test_an_image_that_somebody_else_brought_stays(machine: Machine) -> None:
@@ -326,6 +350,9 @@ def test_image_and_weights_of_a_kept_generation_are_held(machine: Machine, tmp_p
     pin = models / ".pins/tiny@1/generation-g2"
     assert pin.exists()
     machine.run("adopt", "g1", "{}")
+    machine.run("prune", "0")
+    assert pin.exists(), "it is the way back"
+    machine.run("note", "g2", "left", "rolled back by alice")
     machine.run("prune", "0")
     assert not pin.exists()
 
