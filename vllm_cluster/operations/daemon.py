@@ -20,7 +20,7 @@ from vllm_cluster.plan import docker_config, paths
 from vllm_cluster.plan.docker_flags import Flag, conflicts
 
 BEFORE = f"{paths.STATE}/daemon.json.before"
-_WRITTEN = f"{paths.STATE}/daemon.json.written"
+WRITTEN = f"{paths.STATE}/daemon.json.written"
 DROP_IN = f"{paths.UNITS}/docker.service.d/vllm-cluster.conf"
 _NEW = "/etc/docker/.daemon.json.new"
 _NAME = "docker.service"
@@ -212,7 +212,7 @@ def _kept(have: DockerState, merged: File) -> StringCommand:
     """The way back of this one change: what was there, and a digest of what we are to write."""
     save = f"cp -p {DAEMON_JSON} {BEFORE}" if have.config is not None else f"rm -f {BEFORE}"
     return StringCommand(
-        f"mkdir -p {paths.STATE} && {save} && echo '{merged.sha256}  {DAEMON_JSON}' > {_WRITTEN}"
+        f"mkdir -p {paths.STATE} && {save} && echo '{merged.sha256}  {DAEMON_JSON}' > {WRITTEN}"
     )
 
 
@@ -233,7 +233,7 @@ def _restart() -> str:
     return (
         f"systemctl daemon-reload; systemctl restart {_NAME} || {{ "
         f"journalctl --no-pager --output=cat --lines=20 --unit={_NAME} >&2; "
-        f"if sha256sum --check --status {_WRITTEN} 2>/dev/null; then {undo}; "
+        f"if sha256sum --check --status {WRITTEN} 2>/dev/null; then {undo}; "
         f"systemctl reset-failed {_NAME}; systemctl restart {_NAME}; "
         f"echo '{DAEMON_JSON} is as before, and Docker runs with it' >&2; "
         f"else echo '{DAEMON_JSON}, or what else {_NAME} reads, was changed by somebody else: "

@@ -103,8 +103,8 @@ def _weights(found: Found, options: Options) -> Iterator[Action | Kept]:
 
 def _state(found: Found, weights_directory: str) -> Iterator[Action]:
     if found.record.lines:
-        spared = [weights_directory, paths.FIREWALL_STATE, *found.record.first("weights")]
-        yield Action("restore", "removes", paths.STATE, shell.no_state(spared))
+        spared = [weights_directory, *found.record.first("weights")]
+        yield Action("restore", "removes", f"what is ours in {paths.STATE}", shell.no_state(spared))
 
 
 def _docker(found: Found, options: Options) -> Iterator[Action | Kept]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping
 
-from vllm_cluster.operations import owned
+from vllm_cluster.facts.alignment import VERSIONS
+from vllm_cluster.operations import daemon, owned
 from vllm_cluster.operations.packages import SHELL as APT
 from vllm_cluster.plan import paths
 
@@ -15,6 +16,12 @@ NO_TABLE = """
 nft delete table inet vllm_cluster
 nft delete table inet vllm_cluster_door 2>/dev/null || true
 """
+# What we make beneath paths.STATE beside weights, and what a write that was cut off leaves of it.
+STATE = (
+    paths.RAY, paths.COMPILE_CACHE, paths.GENERATIONS, paths.WEIGHTS_NOTES,
+    paths.WEIGHTS_VERIFIED, f"{paths.WEIGHTS_VERIFIED}.*.new", VERSIONS, f"{VERSIONS}.new",
+    daemon.BEFORE, daemon.WRITTEN,
+)  # fmt: skip
 _CHAINS = r"""
 command -v nft >/dev/null || exit 0
 ours() { nft -a list table "$1" "$2" 2>/dev/null; }
@@ -66,11 +73,14 @@ def no_container(name: str) -> str:
 
 
 def no_state(spared: Iterable[str]) -> str:
-    """Everything of ours under paths.STATE but what leads to `spared`; no other file system."""
+    """What we made under paths.STATE but what leads to `spared`; a file system there stays."""
     cases = "".join(f'case {shlex.quote(s)}/ in "$e"/*) continue ;; esac; ' for s in spared)
     return (
-        f'for e in {paths.STATE}/* {paths.STATE}/.[!.]*; do [ -e "$e" ] || continue; {cases}'
-        'rm -rf --one-file-system "$e"; done'
+        f'left=; for e in {paths.STATE}/* {paths.STATE}/.[!.]*; do [ -e "$e" ] || continue; {cases}'
+        f'case $e in {"|".join(STATE)}) ;; *) left="$left ${{e##*/}}"; continue ;; esac\n'
+        'if mountpoint -q "$e"; then left="$left ${e##*/} (a file system)"; continue; fi\n'
+        'rm -rf --one-file-system "$e"; done\n'
+        '[ -z "$left" ] || { echo "not ours, and stays:$left"; exit 9; }'
     )
 
 

@@ -174,16 +174,77 @@ def test_the_rest_of_a_record_has_no_line_that_was_cut_off(root: Root) -> None:
     assert root.record.first("weights") == {MODEL: "absent", "/y": "there"}
 
 
-def test_state_is_removed_around_the_weights(tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    for name in ("models/tiny/x", "ray/sessions/y", ".hidden/z", "firewall/f"):
-        (state / name).parent.mkdir(parents=True)
-        (state / name).write_text("")
-    text = shell.no_state([f"{state}/models", f"{state}/firewall", f"{state}/models/tiny"])
-    text = text.replace(paths.STATE, str(state))
-    subprocess.run(["bash", "-ec", text], check=True)
-    assert sorted(path.name for path in state.iterdir()) == ["firewall", "models"]
-    assert (state / "models/tiny/x").exists()
+class State:
+    """A directory that stands in for paths.STATE."""
+
+    def __init__(self, at: Path) -> None:
+        self.at = at / "state"
+        self.programs = at / "bin"
+        self.programs.mkdir()
+
+    def holds(self, *names: str) -> None:
+        for name in names:
+            (self.at / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.at / name).write_text("")
+
+    def mounted(self, name: str) -> None:
+        program = self.programs / "mountpoint"
+        program.write_text(f'#!/bin/sh\n[ "$2" = {self.at}/{name} ]\n')
+        program.chmod(0o755)
+
+    def removed(self, *spared: str) -> subprocess.CompletedProcess[str]:
+        text = shell.no_state(f"{paths.STATE}/{name}" for name in spared)
+        return subprocess.run(
+            ["bash", "-ec", text.replace(paths.STATE, str(self.at))],
+            env={"PATH": f"{self.programs}:/usr/bin:/bin"},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(path.name for path in self.at.iterdir())
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> State:
+    return State(tmp_path)
+
+
+def test_state_is_removed_around_the_weights(state: State) -> None:
+    state.holds(
+        "models/tiny/x", "ray/sessions/y", "weights/z", "weights-verified.json",
+        "weights-verified.json.17.new", "image-versions", "daemon.json.written",
+    )  # fmt: skip
+    done = state.removed("models", "models/tiny")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert state.names == ["models"]
+    assert (state.at / "models/tiny/x").exists()
+
+
+def test_what_others_keep_beside_our_state_stays_and_is_named(state: State) -> None:
+    state.holds("datasets/x", ".hidden/y", "ray/z", "weights-verified.json.mine")
+    done = state.removed("models")
+    assert done.returncode == 9, done.stderr
+    assert done.stdout == "not ours, and stays: datasets weights-verified.json.mine .hidden\n"
+    assert state.names == [".hidden", "datasets", "weights-verified.json.mine"]
+
+
+def test_a_file_system_in_our_place_is_not_emptied(state: State) -> None:
+    state.holds("compile-cache/x", "ray/y")
+    state.mounted("compile-cache")
+    done = state.removed("models")
+    assert (done.returncode, done.stdout) == (
+        9, "not ours, and stays: compile-cache (a file system)\n"
+    ), done.stderr  # fmt: skip
+    assert (state.at / "compile-cache/x").exists()
+    assert state.names == ["compile-cache"]
+
+
+def test_every_path_that_we_have_in_our_state_is_removed() -> None:
+    beneath = [value for value in vars(paths).values() if str(value).startswith(f"{paths.STATE}/")]
+    assert paths.RPC in beneath
+    for path in beneath:
+        assert any(f"{path}/".startswith(f"{ours}/") for ours in shell.STATE), path
 
 
 def test_the_fixture_is_what_a_host_prints() -> None:
