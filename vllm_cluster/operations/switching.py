@@ -319,7 +319,14 @@ def _back(hosts: _Hosts, switch: Switch, told: str, reason: str, old: Record | N
         return f"{told}. The way back failed on {words}; the host goes back by itself"
     if old is None:
         return f"{told}. There was nothing to go back to"
-    for name in _servers(switch, old):
+    servers = _servers(switch, old)
+    if not servers:
+        ran = ", ".join(name for name, units in old.units.items() if "vllm" in units)
+        return (
+            f"{told}. The old one was put back, but its vLLM ran on {ran}, which is not in this "
+            "run: without it nothing serves"
+        )
+    for name in servers:
         if not _awaited(hosts, name, switch.start_timeout_s + 120):
             return f"{told}. The old one was put back and does not answer yet on {name}"
     return f"{told}. The old one serves again, after {time.monotonic() - began:.0f} s"

@@ -173,6 +173,17 @@ def test_the_way_back_is_awaited_where_the_old_head_was(group: Cluster) -> None:
     group.assert_g1_serves_again("vLLM did not start on b")
 
 
+def test_nothing_serves_again_where_the_old_head_is_not_in_the_run(group: Cluster) -> None:
+    units = {"dead": ["ray-head", "vllm"], "b": ["ray-worker"]}
+    for machine in group.machines.values():
+        machine.run("adopt", "g1", json.dumps({"head": "dead", "units": units, "group": True}))
+    group.lay("g2", 100.0, head="broken")
+    said = group.switch()
+    assert "vLLM did not start on a" in said
+    assert "ran on dead, which is not in this run: without it nothing serves" in said
+    assert "serves again" not in said
+
+
 def test_from_one_group_to_replicas_all_hosts_switch_together(group: Cluster) -> None:
     for machine in group.machines.values():
         machine.run("adopt", "g1", json.dumps({"group": True}))
