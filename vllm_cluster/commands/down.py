@@ -151,7 +151,7 @@ def _who_left(cluster: Cluster, known: dict[str, str]) -> dict[str, str]:
 
 
 def _members(cluster: Cluster, known: dict[str, str]) -> dict[str, Members]:
-    """What each host that answers says of its cluster."""
+    """What each host that answers says of this cluster, and none of another says."""
 
     def one(name: str) -> Members | None:
         target = _target(cluster, name, known[name])
@@ -160,7 +160,8 @@ def _members(cluster: Cluster, known: dict[str, str]) -> dict[str, Members]:
 
     with ThreadPoolExecutor() as pool:
         found = dict(zip(known, pool.map(one, known), strict=True))
-    return {name: each for name, each in found.items() if each is not None}
+    ours = cluster.description.cluster
+    return {n: each for n, each in found.items() if each is not None and each.cluster == ours}
 
 
 def _look(cluster: Cluster, targets: dict[str, Target], options: Options) -> _Look:
@@ -179,19 +180,36 @@ def _look(cluster: Cluster, targets: dict[str, Target], options: Options) -> _Lo
         if isinstance(words, str):
             click.echo(f"{name} cannot be looked at: {words}", err=True)
     for name, each in found.items():
-        if each.marked and not each.record.lines:
-            units = ", ".join(path.rsplit("/", 1)[1] for path in each.marked)
-            click.echo(
-                f"{name} has units of ours ({units}) and no record in {paths.OWNED} of what was "
-                "there before them; nothing can be put back there", err=True,
-            )  # fmt: skip
-            answers[name] = "no record"
+        if words := _obstacle(cluster, name, each):
+            click.echo(words, err=True)
+            answers[name] = words
     if any(isinstance(each, str) for each in answers.values()):
         click.echo("Nothing was changed. `--host NAME` leaves the others out.", err=True)
         sys.exit(1)
     where = cluster.description.weights.directory
     return _Look(
         targets, found, {name: decide(each, where, options) for name, each in found.items()}
+    )
+
+
+def _obstacle(cluster: Cluster, name: str, found: Found) -> str:
+    """Why nothing may be removed from a host; empty where nothing is in the way."""
+    if found.marked and not found.record.lines:
+        units = ", ".join(path.rsplit("/", 1)[1] for path in found.marked)
+        return (
+            f"{name} has units of ours ({units}) and no record in {paths.OWNED} of what was "
+            "there before them; nothing can be put back there"
+        )
+    says = members.read(found.members)
+    if found.nothing or says is None or says.cluster == cluster.description.cluster:
+        return ""
+    mend = "if the description has only got a new name, deploy first"
+    if name not in cluster.description.hosts:
+        mend = f"`vllm-cluster down {cluster.file} --host {name} --forget` strikes it off here"
+    return (
+        f"{name} belongs to {says.cluster} by its {paths.MEMBERS}, not to "
+        f"{cluster.description.cluster}; `down` with the description of {says.cluster} "
+        f"removes that, or {mend}"
     )
 
 

@@ -51,10 +51,14 @@ def read(text: str) -> Members | None:
 def after(old: str, cluster: str, hosts: Mapping[str, str]) -> Members:
     """What is to be kept now that `hosts` are the cluster's, and `old` was the file until now.
 
-    Who is among them by name or address has not left; who was and is not, has.
+    Who is among them by name or address has not left; who was and is not, has. The members of
+    another cluster, from which this host came, are none of this one's; one all of whose hosts are
+    here is this one under an older name.
     """
     before = read(old) or Members(cluster)
-    gone = {**before.left, **before.hosts}
     here = set(hosts.values())
+    if before.cluster != cluster and not here.issuperset(before.hosts.values()):
+        before = Members(cluster)
+    gone = {**before.left, **before.hosts}
     left = {n: a for n, a in gone.items() if n not in hosts and a not in here}
     return Members(cluster, hosts, left)

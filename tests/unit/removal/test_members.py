@@ -36,3 +36,15 @@ def test_a_file_that_says_nothing_is_begun_anew() -> None:
     for text in ("", "{}", "[1]", '{"hosts": 3}', "\x00"):
         assert read(text) is None
         assert after(text, "lab", THREE) == Members("lab", THREE)
+
+
+def test_the_members_of_another_cluster_are_forgotten() -> None:
+    moved = {"node-c": "10.0.0.3", "node-d": "10.0.0.4"}
+    other = after(after("", "other", THREE).text(), "other", THREE)
+    assert after(other.text(), "lab", moved) == Members("lab", moved)
+
+
+def test_a_cluster_with_a_new_name_still_knows_who_left() -> None:
+    old = after(after("", "old", THREE).text(), "old", without("node-c"))
+    new = after(old.text(), "lab", without("node-c"))
+    assert (new.cluster, new.left) == ("lab", {"node-c": "10.0.0.3"})
