@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from vllm_cluster.control import run_lock
+from vllm_cluster.commands.locked import locked
 from vllm_cluster.control.remote import root_command, ssh_to
 from vllm_cluster.plan import members, paths
 from vllm_cluster.plan.members import Members
@@ -73,7 +74,8 @@ def command(
     options = Options(keep_weights=keep_weights, packages=packages)
     targets = _targets(cluster, hosts)
     if forget:
-        _forget(cluster, [name for name in targets if name not in cluster.description.hosts])
+        with locked("vllm-cluster down --forget", _roots(cluster, {})):
+            _forget(cluster, [name for name in targets if name not in cluster.description.hosts])
         return
     seen = _look(cluster, targets, options)
     if not as_json:
@@ -90,23 +92,16 @@ def command(
 
 def _act(cluster: Cluster, targets: dict[str, Target], options: Options, *, as_json: bool) -> None:
     """Under the lock of a run, and from what is there once it is held."""
-    roots = {name: target.command for name, target in targets.items()}
-    try:
-        with run_lock.holding("vllm-cluster down", roots) as lock:
-            seen = _look(cluster, targets, options)
-            jobs = {
-                n: Job(seen.targets[n], seen.found[n], each) for n, each in seen.removals.items()
-            }
-            outcomes = run.remove(
-                jobs, lambda name, words: click.echo(f"[{name}] {words}", err=True), lock.check
-            )
-    except run_lock.LockedError as error:
-        click.echo(f"refused: {error}", err=True)
-        sys.exit(1)
-    clean = [name for name, outcome in outcomes.items() if not outcome.failed]
-    left = [name for name in clean if name not in cluster.description.hosts]
-    if left:
-        _forget(cluster, left)
+    with locked("vllm-cluster down", _roots(cluster, targets)) as lock:
+        seen = _look(cluster, targets, options)
+        jobs = {n: Job(seen.targets[n], seen.found[n], each) for n, each in seen.removals.items()}
+        outcomes = run.remove(
+            jobs, lambda name, words: click.echo(f"[{name}] {words}", err=True), lock.check
+        )
+        clean = [name for name, outcome in outcomes.items() if not outcome.failed]
+        left = [name for name in clean if name not in cluster.description.hosts]
+        if left:
+            _forget(cluster, left)
     if as_json:
         click.echo(json.dumps(text.to_json(seen.removals, outcomes), indent=2))
     else:
@@ -117,13 +112,25 @@ def _act(cluster: Cluster, targets: dict[str, Target], options: Options, *, as_j
         sys.exit(1)
 
 
+def _roots(cluster: Cluster, targets: dict[str, Target]) -> dict[str, Callable[[str], list[str]]]:
+    """Whose lock is needed: of the `targets`, and of all that remember one that left."""
+    described = _described(cluster)
+    if targets and not set(targets) - set(described):
+        return {name: target.command for name, target in targets.items()}
+    keepers = {name: _target(cluster, name, address) for name, address in described.items()}
+    return {name: target.command for name, target in (keepers | targets).items()}
+
+
+def _described(cluster: Cluster) -> dict[str, str]:
+    """Hosts of the description and how SSH reaches them, head first."""
+    hosts, head = cluster.description.hosts, cluster.description.head
+    order = [head, *(name for name in hosts if name != head)]
+    return {name: hosts[name].ssh or str(hosts[name].address) for name in order}
+
+
 def _targets(cluster: Cluster, chosen: tuple[str, ...]) -> dict[str, Target]:
     """The hosts of the description, head first, and those that left it; or the chosen ones."""
-    described = cluster.description
-    order = [described.head, *(name for name in described.hosts if name != described.head)]
-    known = {
-        name: described.hosts[name].ssh or str(described.hosts[name].address) for name in order
-    }
+    known = _described(cluster)
     if not chosen or set(chosen) - set(known):
         known |= _who_left(cluster, known)
     unknown = [name for name in chosen if name not in known]
@@ -226,8 +233,7 @@ def _show(cluster: Cluster, seen: _Look) -> None:
 
 def _forget(cluster: Cluster, names: list[str]) -> None:
     """Strike hosts that left off the records of the others."""
-    hosts = cluster.description.hosts
-    known = {name: host.ssh or str(host.address) for name, host in hosts.items()}
+    known = _described(cluster)
     for name, found in _members(cluster, known).items():
         new = found.without(names)
         if new == found:

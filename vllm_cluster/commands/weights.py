@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import click
 
+from vllm_cluster.commands.locked import locked
 from vllm_cluster.control.context import Context, context, outline
+from vllm_cluster.control.remote import as_root
 from vllm_cluster.weights.manifest import MANIFEST_SUMMARY_CHARS
 
 _HELP = """The model's copies on the hosts, outside of a deploy.
@@ -78,7 +81,9 @@ def place(file: Path, *, as_json: bool, hosts: tuple[str, ...]) -> None:
     from vllm_cluster.placing.text import summary  # noqa: PLC0415  as above
 
     known = context(file.resolve())
-    out = place_model(known, _named(known, hosts), _say, in_place=_in_place())
+    named = _named(known, hosts)
+    with _alone(known, "place"):
+        out = place_model(known, named, _say, in_place=_in_place())
     if as_json:
         click.echo(json.dumps(out.to_json(), indent=2))
     else:
@@ -98,7 +103,8 @@ def verify(file: Path, *, as_json: bool, hosts: tuple[str, ...], no_repair: bool
 
     known = context(file.resolve())
     named = _named(known, hosts)
-    out = verify_model(known, named, _say, repair=not no_repair, in_place=_in_place())
+    with nullcontext() if no_repair else _alone(known, "verify"):
+        out = verify_model(known, named, _say, repair=not no_repair, in_place=_in_place())
     if as_json:
         click.echo(json.dumps(out.to_json(), indent=2))
     else:
@@ -123,7 +129,9 @@ def remove(file: Path, revision: str, *, as_json: bool, hosts: tuple[str, ...]) 
     known = outline(file.resolve())
     if not known.plan.weights.copied:
         raise click.UsageError("nothing was copied: weights.storage is not nvme")
-    came = remove_copies(known, _named(known, hosts), revision)
+    named = _named(known, hosts)
+    with _alone(known, "remove"):
+        came = remove_copies(known, named, revision)
     failed = [w for w in came.values() if w not in {"removed", "not there"}]
     nowhere = all(words == "not there" for words in came.values())
     if as_json:
@@ -142,6 +150,12 @@ def _named(known: Context, hosts: tuple[str, ...]) -> tuple[str, ...] | None:
         there = ", ".join(known.plan.hosts)
         raise click.UsageError(f"no such host: {', '.join(unknown)}; there are {there}")
     return hosts or None
+
+
+def _alone(known: Context, verb: str) -> AbstractContextManager[object]:
+    """The lock on all hosts: those that are not asked give what they have."""
+    roots = {name: as_root(known.cluster, host) for name, host in known.plan.hosts.items()}
+    return locked(f"vllm-cluster weights {verb}", roots)
 
 
 def _in_place() -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from vllm_cluster.plan import HostPlan
 from vllm_cluster.spec import Cluster
 
@@ -37,3 +39,12 @@ def ssh_to(cluster: Cluster, address: str) -> list[str]:
 def root_command(cluster: Cluster, command: str) -> str:
     """`command` as root on the host, for a user that may `sudo -n`."""
     return command if cluster.description.ssh.user == "root" else f"sudo -n {command}"
+
+
+def as_root(cluster: Cluster, host: HostPlan) -> Callable[[str], list[str]]:
+    """From a shell command to the argument list that runs it on `host` as root."""
+
+    def argv(command: str) -> list[str]:
+        return [*ssh_argv(cluster, host), root_command(cluster, command)]
+
+    return argv

@@ -10,7 +10,7 @@ from vllm_cluster.control import fingerprints
 from vllm_cluster.control.context import Context
 from vllm_cluster.control.deploys import run_deploy
 from vllm_cluster.control.fingerprints import Kept
-from vllm_cluster.control.remote import root_command, ssh_argv
+from vllm_cluster.control.remote import as_root, root_command, ssh_argv
 from vllm_cluster.control.run_lock import holding
 from vllm_cluster.doctor.reach import ANSWER_TIMEOUT_S, run
 from vllm_cluster.facts import fingerprint as fact
@@ -179,7 +179,7 @@ class Rebuild:
     def run(self, expected: str, before: Kept | None) -> list[str]:
         """All of it, with the lock of the other hosts held; the lines of `compare`."""
         roots = {
-            name: _root(self.known, other)
+            name: as_root(self.known.cluster, other)
             for name, other in self.known.plan.hosts.items()
             if name != self.name
         }
@@ -213,10 +213,3 @@ def waits_for(seen: Seen, old: list[str], expected: str) -> str:
 
 def _bare(public: str) -> str:
     return " ".join(public.split()[:2])
-
-
-def _root(known: Context, host: HostPlan) -> Callable[[str], list[str]]:
-    def argv(command: str) -> list[str]:
-        return [*ssh_argv(known.cluster, host), root_command(known.cluster, command)]
-
-    return argv
