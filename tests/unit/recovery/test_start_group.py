@@ -25,6 +25,7 @@ class Ray:
     def __init__(self) -> None:
         self.nodes = {"10.77.0.11 1": "ALIVE", "10.77.0.12 1": "ALIVE"}
         self.ranks: dict[str, str] = {}
+        self.jobs: dict[str, str] = {}
         self.placements: list[str] = []
 
     def rows(self, url: str) -> list[dict[str, Any]]:
@@ -32,8 +33,9 @@ class Ray:
             return [{"state": state} for state in self.placements]
         if "actors" in url:
             return [
-                {"actor_id": rank, "node_id": node, "state": self.nodes[node]}
-                for rank, node in self.ranks.items()
+                {"actor_id": actor, "class_name": kind, "node_id": node, "state": self.nodes[node]}
+                for kind, actors in (("RayWorkerProc", self.ranks), ("JobSupervisor", self.jobs))
+                for actor, node in actors.items()
             ]
         return [
             {"node_id": node, "node_ip": node.split()[0], "start_time_ms": int(node.split()[1]),
@@ -79,6 +81,17 @@ def test_a_start_that_loses_a_rank_with_its_host_is_in_vain(probe: ModuleType, r
     ray.nodes |= {"10.77.0.12 1": "DEAD", "10.77.0.12 2": "ALIVE"}
     assert group.look(6) == "", "one answer may be of a moment ago"
     assert group.look(9) == "10.77.0.12 left Ray while vLLM started"
+
+
+def test_a_host_that_left_with_nothing_but_somebodys_job_costs_no_start(
+    probe: ModuleType, ray: Ray
+) -> None:
+    group = probe.Group()
+    assert group.look(0) == ""
+    ray.jobs = {"job": "10.77.0.12 1"}
+    assert group.look(3) == ""
+    ray.nodes |= {"10.77.0.12 1": "DEAD", "10.77.0.12 2": "ALIVE"}
+    assert [group.look(now) for now in (6, 9, 12)] == ["", "", ""]
 
 
 def test_a_raylet_of_before_that_ray_only_now_sees_to_be_dead_matters_not(

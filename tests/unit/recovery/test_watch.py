@@ -30,6 +30,7 @@ class Server:
         self.status: dict[str, int | None] = {"/metrics": 200, "/v1/completions": 200}
         self.tokens, self.asked = 0, []  # type: int, list[str]
         self.actors = {"a": "ALIVE", "b": "ALIVE", "of an engine before": "DEAD"}
+        self.jobs = {"a job's": "ALIVE"}
         self.closing = threading.Event()
         outer = self
 
@@ -60,7 +61,11 @@ class Server:
                 'vllm:num_requests_waiting{engine="0"} 3.0\n'
             )
         if path.startswith("/api/v0/actors"):
-            rows = [{"actor_id": name, "state": state} for name, state in self.actors.items()]
+            rows = [
+                {"actor_id": name, "class_name": kind, "node_id": "n", "state": state}
+                for kind, actors in (("RayWorkerProc", self.actors), ("JobSupervisor", self.jobs))
+                for name, state in actors.items()
+            ]
             return json.dumps({"data": {"result": {"result": rows}}})
         return json.dumps({"usage": {"completion_tokens": 1}})
 
@@ -150,6 +155,16 @@ def test_an_engine_that_lost_a_rank_is_dead_unless_it_ends(
     server.actors["b"] = "DEAD"
     assert engine.look(25)[0] == "well", "vLLM may end by itself"
     assert engine.look(30) == ("dead", "a rank has died in Ray, and vLLM has not ended")
+
+
+def test_a_job_that_somebody_ran_in_the_session_is_no_rank(
+    watch: ModuleType, server: Server
+) -> None:
+    server.status["/api/v0/actors"] = 200
+    engine = watch.Engine(600, 0)
+    assert until(engine, 0, 20, lambda: settle(engine))[0] == "well"
+    server.jobs["a job's"] = "DEAD"
+    assert until(engine, 25, 100, lambda: settle(engine))[0] == "well"
 
 
 def test_without_an_answer_of_ray_no_rank_is_lost(watch: ModuleType, server: Server) -> None:

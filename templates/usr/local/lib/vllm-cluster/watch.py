@@ -90,7 +90,7 @@ class Engine:
 
     def _lost_a_rank(self, now):
         try:
-            ranks = probe.ranks()
+            ranks = set(probe.ranks())
         except (OSError, ValueError, KeyError, TypeError):
             return False  # no dashboard: nothing is known
         if self.ranks <= ranks:
