@@ -62,15 +62,30 @@ own_merge() {
 _PACKAGES = r"""
 own_listing() {
   dpkg-query -W -f '${db:Status-Status} ${Package} ${Version}\n' |
-    sed -n 's/^installed /package /p; s/^config-files /config /p'
+    sed -n 's/^\(installed\|unpacked\|half-[a-z]*\|triggers-[a-z]*\) /package /p
+      s/^config-files /config /p'
   sed -n 's/^\([^:]*\):.*/user \1 -/p' /etc/passwd
   sed -n 's/^\([^:]*\):.*/group \1 -/p' /etc/group
 }
-own_before() {
-  own_dir && { [ -e $O/pending ] || {
-    own_listing >$O/pending.tmp && sync $O/pending.tmp && mv -f $O/pending.tmp $O/pending; }; }
+own_before() { # the arguments of apt-get
+  own_dir && own_cut && apt-get -s -qq -y "$@" 2>/dev/null |
+    sed -n 's/^\(Inst\|Remv\) \([^ :]*\).*/\2/p' >$O/named &&
+    own_listing >$O/pending.tmp && sync $O/named $O/pending.tmp && mv -f $O/pending.tmp $O/pending
 }
-own_after() {
+own_after() { own_new | own_books; }
+# After an installation that was cut off others may have installed too, and made accounts: of that
+# only the packages are ours that apt said it would change.
+own_cut() {
+  [ ! -e $O/pending ] || own_new | while read -r kind name value; do
+    case $kind in user | group) continue ;; esac
+    if grep -qsxF -e "$name" $O/named; then echo "$kind $name $value"; fi
+  done | own_books
+}
+own_books() {
+  while read -r kind name value; do own $kind $name $value || return 1; done
+  rm -f $O/pending $O/named $O/now.tmp
+}
+own_new() {
   own_listing >$O/now.tmp && awk '
     { key = $1 " " $2 }
     NR == FNR { had[key] = $3; next }
@@ -84,8 +99,7 @@ own_after() {
         if (part[1] == "package" && !(key in has)) print "gone", part[2], had[key]
       }
     }
-  ' $O/pending $O/now.tmp | while read -r kind name value; do own $kind $name $value; done
-  rm -f $O/pending $O/now.tmp
+  ' $O/pending $O/now.tmp
 }
 """
 

@@ -94,12 +94,21 @@ def install(
     locked: dict[str, str] = host.data.get("locked_packages") or {}
     if locked:
         options = f"{locked_versions.OPTION} {options}"
-        simulated = f"install --no-install-recommends {options} {words} {also}"
-        yield locked_versions.pinned(locked, simulated)
-    # What is new afterwards is ours, dependencies too; `down --packages` takes those away.
-    yield StringCommand(
-        f"{SHELL}{owned.PACKAGES}own_before && {{ {before or ':'}\n}} && "
-        f"apt install --no-install-recommends {options} {words} {also} && own_after"
+    arguments = f"--no-install-recommends {options} {words} {also}"
+    if locked:
+        yield locked_versions.pinned(locked, f"install {arguments}")
+    yield StringCommand(recorded(arguments, before))
+
+
+def recorded(arguments: str, before: str = "") -> str:
+    """Shell that lets apt install and records what is new then: ours, dependencies too.
+
+    Also where apt fails: what is installed after that is somebody else's.
+    """
+    return (
+        f"{SHELL}{owned.PACKAGES}set -- {arguments}\n"
+        f'own_before install "$@" && {{ {before or ":"}\n}} && '
+        '{ apt install "$@"; code=$?; own_after && exit $code; }'
     )
 
 

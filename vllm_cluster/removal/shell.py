@@ -160,7 +160,7 @@ def no_packages(packages: Mapping[str, str]) -> str:
     names = " ".join(shlex.quote(name) for name in packages)
     only = " ".join(name for name, how in packages.items() if how == "remove")
     return f"""{APT}{owned.PACKAGES}
-[ ! -e $O/pending ] || own_after
+own_cut
 settle
 names="{names}" only=" {only} " kept=
 others() {{ # what apt would take away beside ours

@@ -141,17 +141,6 @@ def test_every_merge_is_kept_as_a_pair(root: Root) -> None:
     assert (folder / f"{keys[1]}.old").read_text() == "0\n"
 
 
-@pytest.mark.skipif(shutil.which("dpkg-query") is None, reason="Debian's books")
-def test_packages_of_an_interrupted_installation_are_ours_too(root: Root) -> None:
-    """`pending` is from before the first attempt, whichever attempt ends."""
-    root.sh(owned.PACKAGES, "own_before && grep -v '^package \\(tar\\|bash\\) ' $O/pending >$O/p; "
-            "echo 'package bash 0' >>$O/p; echo 'package gone 1' >>$O/p; mv $O/p $O/pending; "
-            "own_before && own_after")  # fmt: skip
-    assert root.record.first("package") == {"tar": "purge"}
-    assert root.record.first("upgraded") == {"bash": "0"}
-    assert root.record.first("gone") == {"gone": "1"}
-
-
 def test_the_rest_of_a_record_is_what_a_later_removal_is_asked_for(root: Root) -> None:
     lines = ["package\tx\tpurge", f"weights\t{MODEL}\tabsent", "file\t/a\tabsent"]
     folder = root.at / paths.OWNED.lstrip("/")
