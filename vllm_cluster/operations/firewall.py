@@ -47,6 +47,8 @@ def enforced(rules: Rules, way_back_s: int, moves: Callable[[], bool] = _no) -> 
     allow = rules.allow(have.ssh_ports)
     if moves():
         allow = admitted.widened(allow, have.admits)
+    if have.ufw:
+        words = words or ufw.obstacle(have.ufw_rules, allow)
     if words:
         yield refuse(words)
     elif have.ufw:

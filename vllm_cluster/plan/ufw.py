@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from vllm_cluster.plan.model import Allow
 
 MARK = "vllm-cluster: "
 # iptables' multiport takes 15 (iptables-extensions(8)).
 _PORTS_OF_A_RULE = 15
+_LETS_IN = ("allow", "limit")
 
 
 @dataclass(frozen=True)
 class UfwRule:
-    """Incoming TCP (or everything, without ports) from one source is let in."""
+    """What happens to incoming TCP (or everything, without ports) from one source.
+
+    For ufw two rules that differ in their action alone are one: the later takes the other's place.
+    """
 
     source: str
     ports: tuple[int, ...]
+    action: str = field(default="allow", compare=False)
 
     def arguments(self, comment: str) -> str:
         """What stands after `ufw` to add it, quoted for a shell."""
@@ -30,13 +35,18 @@ class UfwRule:
 
     def _rule(self) -> str:
         if not self.ports:
-            return f"allow from {self.source}"
+            return f"{self.action} from {self.source}"
         ports = ",".join(map(str, self.ports))
-        return f"allow from {self.source} to any port {ports} proto tcp"
+        return f"{self.action} from {self.source} to any port {ports} proto tcp"
 
 
 def parse(line: str) -> tuple[UfwRule, str] | None:
-    """A line of `ufw show added` as (rule, comment); None for rules of another kind."""
+    """A line of `ufw show added` that lets in, as (rule, comment); None for other rules."""
+    found = _parsed(line)
+    return found if found is not None and found[0].action.startswith(_LETS_IN) else None
+
+
+def _parsed(line: str) -> tuple[UfwRule, str] | None:
     try:
         words = shlex.split(line)
     except ValueError:
@@ -45,29 +55,32 @@ def parse(line: str) -> tuple[UfwRule, str] | None:
     if "comment" in words:
         at = words.index("comment")
         comment, words = " ".join(words[at + 1 :]), words[:at]
-    if words[:2] != ["ufw", "allow"]:
+    if words[:1] != ["ufw"]:
         return None
-    rule = _rule(words[2:])
+    rule = _rule(words[1:])
     return None if rule is None else (rule, comment)
 
 
 def _rule(words: list[str]) -> UfwRule | None:
+    action, words = " ".join(words[:1]), words[1:]
     if words[:1] == ["in"]:
         words = words[1:]
+    if words[:1] in (["log"], ["log-all"]):
+        action, words = f"{action} {words[0]}", words[1:]
     match words:
         case [port] if port.endswith("/tcp"):
-            return _with_ports("any", port.removesuffix("/tcp"))
+            return _with_ports("any", port.removesuffix("/tcp"), action)
         case ["from", source]:
-            return UfwRule(source, ())
+            return UfwRule(source, (), action)
         case ["from", source, "to", "any", "port", ports, "proto", "tcp"]:
-            return _with_ports(source, ports)
+            return _with_ports(source, ports, action)
         case _:
             return None
 
 
-def _with_ports(source: str, ports: str) -> UfwRule | None:
+def _with_ports(source: str, ports: str, action: str) -> UfwRule | None:
     try:
-        return UfwRule(source, tuple(sorted(int(port) for port in ports.split(","))))
+        return UfwRule(source, tuple(sorted(int(port) for port in ports.split(","))), action)
     except ValueError:  # a range or the name of a service
         return None
 
@@ -104,6 +117,24 @@ def changes(added: Iterable[str], allow: Iterable[Allow]) -> list[str]:
     have = {rule for rule, _ in found}
     new = [rule.arguments(comment) for rule, comment in want.items() if rule not in have]
     old = [
-        rule.removal() for rule, comment in found if comment.startswith(MARK) and rule not in want
+        rule.removal()
+        for rule, comment in found
+        if comment.startswith(MARK) and rule.action == "allow" and rule not in want
     ]
     return new + old
+
+
+def obstacle(added: Iterable[str], allow: Iterable[Allow]) -> str:
+    """Why rules for `allow` may not be added: one of the user's that keeps the same out.
+
+    ufw would put ours in its place without a word. Empty where there is none.
+    """
+    want = wanted(allow)
+    for line in added:
+        found = _parsed(line)
+        if found and found[0] in want and not found[0].action.startswith(_LETS_IN):
+            return (
+                f"ufw keeps out what the plan lets in ({want[found[0]]}), and our rule would take "
+                f"the place of `{line}`; `ufw {found[0].removal()}` takes that away"
+            )
+    return ""

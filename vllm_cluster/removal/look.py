@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from vllm_cluster.facts.firewall import POLICY
 from vllm_cluster.operations.files import MARK
-from vllm_cluster.plan import owned, paths
+from vllm_cluster.plan import owned, paths, ufw
 from vllm_cluster.plan.containers import CONFIG_LABEL
 from vllm_cluster.plan.owned import Record
 from vllm_cluster.removal import images, weights
@@ -52,7 +52,9 @@ done
 named package | xargs -r dpkg-query -W -f '${db:Status-Status} ${Package}\n' 2>/dev/null |
   sed -n "s/^installed /installed$T/p"
 nft list table inet vllm_cluster >/dev/null 2>&1 && say table inet
-grep -qs '^ENABLED=yes' /etc/ufw/ufw.conf && ufw show added | while read -r l; do say ufw "$l"; done
+# Our rules stay in its file while ufw is off; comments are in hexadecimal there.
+grep -qsF "comment=$ufw_mark" /etc/ufw/user.rules && ufw show added |
+  while read -r l; do say ufw "$l"; done
 [ -e "$policy" ] && say firewalld "$policy" "$(firewall-cmd --state 2>/dev/null)"
 if command -v docker >/dev/null && docker info >/dev/null 2>&1; then
   say docker root "$(docker info --format '{{.DockerRootDir}}')"
@@ -129,6 +131,7 @@ def script() -> str:
         "kept": paths.KEPT_IMAGES,
         "generations": paths.GENERATIONS,
         "members": paths.MEMBERS,
+        "ufw_mark": ufw.MARK.encode().hex(),
     }
     return "".join(f"{k}={shlex.quote(v)}\n" for k, v in values.items()) + _SCRIPT
 

@@ -130,6 +130,12 @@ def test_the_new_head_opens_before_it_serves(etc: Host) -> None:
     assert API in tried
 
 
+def test_an_ufw_that_keeps_ssh_out_is_refused_before_anything_is_tried(etc: Host) -> None:
+    denied = f"{UFW}ufw-rule ufw deny 22/tcp\n"
+    assert etc.run("node-a", "node-a", TWO, None, denied) == []
+    assert len(etc.run("node-a", "node-a", TWO, None, UFW)) == 1
+
+
 def test_without_a_move_and_at_a_first_deploy_the_plan_alone_holds(etc: Host) -> None:
     [first] = etc.run("node-a", "node-a", THREE, None)
     # Rules of a cluster that was here before: nothing is known to serve.

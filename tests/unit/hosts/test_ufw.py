@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vllm_cluster.plan import Allow
-from vllm_cluster.plan.ufw import UfwRule, changes, parse
+from vllm_cluster.plan.ufw import UfwRule, changes, obstacle, parse
 
 ALLOW = (
     Allow("hosts of the cluster reach every port", ("10.0.0.1", "10.0.0.2")),
@@ -39,7 +39,7 @@ def test_rules_are_read_as_ufw_prints_them(line: str, rule: UfwRule) -> None:
     "line",
     [
         "ufw deny 22/tcp",
-        "ufw limit 22/tcp",
+        "ufw reject log 22/tcp",
         "ufw allow OpenSSH",
         "ufw allow 53/udp",
         "ufw allow 6000:6007/tcp",
@@ -48,6 +48,26 @@ def test_rules_are_read_as_ufw_prints_them(line: str, rule: UfwRule) -> None:
 )
 def test_rules_of_other_kinds_are_nobodys_here(line: str) -> None:
     assert parse(line) is None
+
+
+SSH = (Allow("SSH", ("0.0.0.0/0",), (22,)),)
+
+
+@pytest.mark.parametrize("action", ["limit", "limit log", "allow log", "allow log-all"])
+def test_a_limit_or_a_log_of_the_users_is_not_replaced(action: str) -> None:
+    for line in (f"ufw {action} 22/tcp", f"ufw {action} 22/tcp comment 'vllm-cluster: SSH'"):
+        assert changes([line], SSH) == []
+        assert changes([line], ()) == []
+        assert obstacle([line], SSH) == ""
+
+
+@pytest.mark.parametrize("action", ["deny", "reject", "deny log"])
+def test_a_rule_that_keeps_the_same_out_is_refused_with_its_fix(action: str) -> None:
+    line = f"ufw {action} 22/tcp comment 'not from outside'"
+    words = obstacle([line], SSH)
+    assert f"`{line}`" in words
+    assert f"`ufw delete {action} from any to any port 22 proto tcp`" in words
+    assert obstacle([f"ufw {action} 23/tcp", "ufw deny OpenSSH", "hello"], SSH) == ""
 
 
 def test_what_is_missing_is_added_with_our_mark() -> None:

@@ -111,6 +111,25 @@ def test_a_look_at_a_record_that_was_cut_off_sees_all_whole_lines(root: Root, cu
     assert len(found.now[f"{root.at}/etc/ours"]) == 64
 
 
+@pytest.mark.parametrize(("comment", "asked"), [("vllm-cluster: SSH", True), ("SSH", False)])
+def test_rules_of_ours_are_seen_in_an_ufw_that_is_off(
+    root: Root, comment: str, asked: bool
+) -> None:
+    (root.at / "etc/ufw").mkdir()
+    (root.at / "etc/ufw/ufw.conf").write_text("ENABLED=no\n")
+    rule = f"### tuple ### allow tcp 22 0.0.0.0/0 any 0.0.0.0/0 in comment={comment.encode().hex()}"
+    (root.at / "etc/ufw/user.rules").write_text(f"{rule}\n")
+    line = f"ufw allow 22/tcp comment '{comment}'"
+    (root.at / "ufw").write_text(f'#!/bin/sh\necho "{line}"\n')
+    (root.at / "ufw").chmod(0o755)
+    text = look.script().replace("/etc/ufw", f"{root.at}/etc/ufw")
+    env = {"PATH": f"{root.at}:/usr/sbin:/usr/bin:/sbin:/bin"}
+    out = subprocess.run(
+        ["bash", "-s"], input=text, env=env, capture_output=True, text=True, check=False
+    )
+    assert look.parse(out.stdout.splitlines()).ufw == ((line,) if asked else ())
+
+
 def test_a_file_and_the_directories_on_its_way(root: Root) -> None:
     body = "own_dirs ROOT/etc/a/b/f && mkdir -p ROOT/etc/a/b && echo Managed >ROOT/etc/new && "
     body += "own_file ROOT/etc/a/b/f Managed && own_wrote ROOT/etc/a/b/f ROOT/etc/new"
