@@ -142,6 +142,7 @@ def test_pauses_grow_and_the_end_says_why(cluster: Cluster) -> None:
     assert "pausing 10 s before it" in log
 
     assert shown(cluster, host, "vllm", "ActiveState") == "activating", "it waits for its head"
+    assert starts(cluster, host, "vllm") <= 1, "a start that only waited for its head is none"
     restarts = shown(cluster, host, unit, "NRestarts")
     time.sleep(15)  # RestartSec= and the watchdog's pause, several times over
     assert shown(cluster, host, unit, "ActiveState") == "failed"

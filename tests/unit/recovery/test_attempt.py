@@ -61,6 +61,15 @@ def test_pauses_grow_and_the_tenth_start_is_the_last(unit: Unit) -> None:
     assert not list(unit.state.glob("*.new"))
 
 
+def test_the_start_that_made_the_session_anew_pauses_once(unit: Unit) -> None:
+    unit.starts.write_text("3\n")
+    assert "sleeps 10" in unit.begin()[1]
+    (unit.state / "vllm.renewed").write_text("4\n")
+    unit.starts.write_text("3\n")  # the new head stopped it
+    assert "sleeps" not in unit.begin()[1]
+    assert "sleeps 20" in unit.begin()[1]
+
+
 def test_a_full_run_keeps_the_count_and_pauses_longest(unit: Unit) -> None:
     unit.starts.write_text("2\n")
     for _ in range(2):

@@ -155,18 +155,80 @@ def test_a_start_in_vain_is_ended_with_its_reason_and_a_session_afresh(tmp_path:
     assert (state / "vllm.watchdog").read_text() == "start: 10.77.0.12 left Ray\n"
     assert (tmp_path / "asked").read_text().endswith("kill vllm\n")
 
-    def session(start: int = 2) -> str:
-        (tmp_path / "asked").write_text("")
-        (state / "vllm.starts").write_text(f"{start}\n")
-        environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "UNITS_STATE": str(state)}
-        argv = ["bash", str(SCRIPTS / "attempt"), "session", "vllm"]
-        subprocess.run(argv, env=environment, check=True, capture_output=True, timeout=30)
-        return (tmp_path / "asked").read_text()
+    (state / "vllm.starts").write_text("2\n")
+    assert attempt(tmp_path, "session") == "kill ray-head\n"
+    assert attempt(tmp_path, "session") == "", "once"
 
-    assert session() == "kill ray-head\n"
-    assert session() == "", "once"
-    assert session(3) == "", "the new head itself makes the unit start again"
-    assert session(6) == "kill ray-head\n"
+
+def attempt(folder: Path, verb: str, start: str = "start", result: str = "success") -> str:
+    """What `attempt VERB vllm` of the start of that name asks of Docker."""
+    (folder / "asked").write_text("")
+    environment = {
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "UNITS_STATE": str(folder / "units"),
+        "INVOCATION_ID": start,
+        "SERVICE_RESULT": result,
+    }
+    argv = ["bash", str(SCRIPTS / "attempt"), verb, "vllm"]
+    subprocess.run(argv, env=environment, check=True, capture_output=True, timeout=30)
+    return (folder / "asked").read_text()
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    """The state directory of a host with a stand-in for Docker and a head that has begun."""
+    docker = tmp_path / "docker"
+    docker.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/asked\n')
+    docker.chmod(0o755)
+    made = tmp_path / "units"
+    made.mkdir()
+    (made / "ray-head.invocation").write_text("first\n")
+    return made
+
+
+def test_every_third_start_after_two_that_ran_in_a_session_has_another(
+    tmp_path: Path, state: Path
+) -> None:
+    asked = []
+    for count in range(1, 8):
+        (state / "vllm.starts").write_text(f"{count}\n")
+        asked.append(attempt(tmp_path, "session"))
+        if asked[-1]:
+            (state / "ray-head.invocation").write_text(f"after {count}\n")
+            assert attempt(tmp_path, "session") == "", "the new head makes the unit start again"
+        attempt(tmp_path, "runs", f"start-{count}")
+    assert asked == ["", "", "kill ray-head\n", "", "", "kill ray-head\n", ""]
+
+
+@pytest.mark.parametrize("ran", [[], ["first", "second"]])
+def test_a_session_in_which_not_two_starts_ran_is_kept(
+    tmp_path: Path, state: Path, ran: list[str]
+) -> None:
+    for number, head in enumerate(ran):
+        (state / "ray-head.invocation").write_text(f"{head}\n")
+        attempt(tmp_path, "runs", f"start-{number}")
+    (state / "vllm.starts").write_text("3\n")
+    assert attempt(tmp_path, "session") == ""
+
+
+@pytest.mark.parametrize(
+    ("ran", "result", "left"),
+    [(False, "success", "2\n"), (True, "success", "3\n"), (False, "exit-code", "3\n")],
+)
+def test_only_a_start_that_was_stopped_before_its_container_ran_is_not_counted(
+    tmp_path: Path, state: Path, *, ran: bool, result: str, left: str
+) -> None:
+    (state / "vllm.starts").write_text("3\n")
+    attempt(tmp_path, "runs", "the last one")
+    if ran:
+        attempt(tmp_path, "runs")
+    attempt(tmp_path, "withdrawn", result=result)
+    assert (state / "vllm.starts").read_text() == left
+
+
+def test_a_stop_after_the_unit_held_has_nothing_to_take_back(tmp_path: Path, state: Path) -> None:
+    attempt(tmp_path, "withdrawn")
+    assert not (state / "vllm.starts").exists()
 
 
 def test_a_start_that_takes_too_long_is_ended_and_keeps_its_session(tmp_path: Path) -> None:
