@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import vllm_cluster
+from vllm_cluster.spec.source import read
 
 
 class NoInventoryError(Exception):
@@ -23,8 +24,10 @@ def folder() -> Path:
 def run_deploy(file: Path, deploy: str, *, data: dict[str, str] | None = None) -> int:
     """Run `deploy` (`restart.py`) on the hosts of the description `file`; its exit code.
 
-    What pyinfra prints is shown as it comes. Raises NoInventoryError.
+    What pyinfra prints is shown as it comes. Raises NoInventoryError, and DescriptionError where
+    `file` is no YAML file.
     """
+    read(file)  # a directory has no inventory beside it, and `.` not even a name
     inventory = file.with_suffix(".py")
     if not inventory.is_file():
         raise NoInventoryError(

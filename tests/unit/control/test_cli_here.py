@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,27 @@ def test_a_directory_that_cannot_be_written_is_named(
         cli.main()
     assert ended.value.code == 1
     assert capsys.readouterr().err == "on this machine: /nowhere/state: Permission denied\n"
+
+
+@pytest.mark.parametrize("command", ["restart", "stop", "start", "rollback"])
+@pytest.mark.parametrize("file", [".", "/", "", "missing.yaml", "bytes.yaml"])
+def test_what_is_no_description_is_deployed_by_no_command(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    command: str,
+    file: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe")
+    monkeypatch.setattr(sys, "argv", ["vllm-cluster", command, file])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    line, after = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{file or '.'}: found ")
+    assert "; accepted: a " in line
+    assert after == "1 problem; no host was contacted."
 
 
 def test_a_model_is_read_where_its_manifest_cannot_be_kept(
