@@ -202,7 +202,8 @@ def waits_for(seen: Seen, old: list[str], expected: str) -> str:
     """What is not there yet; empty when the machine is ready."""
     if seen.state == "silent":
         return f"no answer over SSH ({seen.words})"
-    if seen.key in old and seen.state != "bare":
+    # A deployed one was not wiped, by whatever key it was known: another type, a certificate.
+    if seen.state == "deployed" or (seen.key in old and seen.state != "bare"):
         return "its old system still answers"
     if expected and seen.key not in {expected, *old}:
         return f"something answers with {known_hosts.fingerprint(seen.key)}, not its seed's key"

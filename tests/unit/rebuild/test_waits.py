@@ -25,6 +25,8 @@ OLD, NEW, SEEDS = "ssh-ed25519 AAAA", "ssh-ed25519 BBBB", "ssh-ed25519 CCCC"
         (Seen("", "silent", "timed out"), "", "no answer over SSH (timed out)"),
         (Seen(OLD, "deployed"), "", "its old system"),
         (Seen(OLD, "closed", "denied"), "", "its old system"),
+        (Seen(NEW, "deployed"), "", "its old system"),  # known by a key of another type
+        (Seen(SEEDS, "deployed"), SEEDS, "its old system"),
         (Seen(OLD, "bare"), "", ""),  # installed with the keys of before
         (Seen(NEW, "closed", "denied"), "", "lets us not in yet (denied)"),  # an installer's sshd
         (Seen(NEW, "bare"), "", ""),
