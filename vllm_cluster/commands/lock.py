@@ -16,7 +16,14 @@ from vllm_cluster.control.lock import lock_file
 from vllm_cluster.control.remote import root_command, ssh_argv
 from vllm_cluster.doctor.reach import ANSWER_TIMEOUT_S, Reply, pool, run
 from vllm_cluster.facts.pins import parse, script
-from vllm_cluster.plan.pins import Pins, changes, declared_drift, host_drift, seen_pins
+from vllm_cluster.plan.pins import (
+    Pins,
+    changes,
+    declared_drift,
+    host_drift,
+    image_drift,
+    seen_pins,
+)
 
 
 @click.command(
@@ -40,10 +47,12 @@ def command(file: Path, *, check: bool, as_json: bool) -> None:
         sys.exit(1)
     seen = {name: parse(reply.out.splitlines()) for name, reply in replies.items()}
     new = _pins(known, seen)
+    if not check:
+        _refuse_two(seen)
     if as_json:
         click.echo(json.dumps(new.to_data(), indent=2, sort_keys=True))
     if check:
-        sys.exit(_checked(known, old, new, quiet=as_json))
+        sys.exit(_checked(known, old, new, seen, quiet=as_json))
     wrote = pinned.write(known.cluster, new)
     if not as_json:
         for line in changes(old or Pins(), new) if old else []:
@@ -67,21 +76,43 @@ def _ask(known: Context) -> dict[str, Reply]:
 
 def _pins(known: Context, seen: Mapping[str, dict[str, str]]) -> Pins:
     declared = pinned.declared(known)
-    ids = {values.get("image", "") for values in seen.values()}
-    if known.archive is None and len(ids) == 1 and ids != {""}:
+    ids = _images(seen)
+    if known.archive is None and len(ids) == 1:
         # A registry's digest names a manifest; the ID is what runs.
         declared = replace(declared, image={**declared.image, "id": ids.pop()})
     return replace(declared, hosts={name: seen_pins(values) for name, values in seen.items()})
 
 
-def _checked(known: Context, old: Pins | None, new: Pins, *, quiet: bool) -> int:
+def _images(seen: Mapping[str, dict[str, str]]) -> set[str]:
+    return {values["image"] for values in seen.values() if values.get("image")}
+
+
+def _refuse_two(seen: Mapping[str, dict[str, str]]) -> None:
+    """End here where hosts have different images by the name of the description."""
+    if len(_images(seen)) < 2:
+        return
+    for name, values in seen.items():
+        click.echo(f"{name}: its image is {values.get('image') or 'not there'}", err=True)
+    click.echo("nothing was written: one name, two images; deploy, then lock", err=True)
+    sys.exit(1)
+
+
+def _checked(
+    known: Context,
+    old: Pins | None,
+    new: Pins,
+    seen: Mapping[str, dict[str, str]],
+    *,
+    quiet: bool,
+) -> int:
     if old is None:
         click.echo(f"{lock_file(known.cluster)}: there is no lock", err=True)
         return 1
     drifts = [drift.text() for drift in declared_drift(old, new)]
     for name, locked in old.hosts.items():
         if name in new.hosts:
-            drifts += [f"{name}: {drift.text()}" for drift in host_drift(locked, new.hosts[name])]
+            found = [*image_drift(old, new, seen[name]), *host_drift(locked, new.hosts[name])]
+            drifts += [f"{name}: {drift.text()}" for drift in found]
     for line in drifts:
         click.echo(line, err=quiet)
     if not drifts and not quiet:

@@ -108,6 +108,14 @@ def host_drift(locked: HostPins, found: HostPins) -> Iterator[Drift]:
             yield Drift(f"package {name}", version, found.packages.get(name, ""))
 
 
+def image_drift(locked: Pins, found: Pins, values: Mapping[str, str]) -> Iterator[Drift]:
+    """How a host's image, of its `values`, differs from the lock."""
+    image_id = locked.image.get("id", "")
+    # Another one of the whole cluster is the description's drift.
+    if found.image.get("id", image_id) == image_id and values.get("image", "") != image_id:
+        yield Drift("image.id", image_id, values.get("image", ""))
+
+
 def changes(before: Pins, after: Pins) -> list[str]:
     """One line a value that differs between two lock files."""
     old, new = _flat(before.to_data()), _flat(after.to_data())

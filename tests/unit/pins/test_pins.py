@@ -8,9 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 
+from vllm_cluster.commands import lock as command
 from vllm_cluster.control import lock, pinned
 from vllm_cluster.control.context import Context
+from vllm_cluster.doctor.reach import Reply
 from vllm_cluster.facts import pins as fact
 from vllm_cluster.plan import make_plan
 from vllm_cluster.plan.alignment import Expected, Observed, align
@@ -145,3 +148,67 @@ def test_a_file_that_is_no_lock_is_bad_input(known: Context) -> None:
     with pytest.raises(DescriptionError, match=r"lab\.lock\.json") as error:
         pinned.read(known.cluster)
     assert error.value.exit_code == 2
+
+
+@pytest.fixture
+def pulled(known: Context, monkeypatch: pytest.MonkeyPatch) -> Context:
+    """Hosts that pulled their image, of the ID sha256:1, and are locked."""
+    found = replace(known, archive=None)
+    monkeypatch.setattr(command, "context", lambda _file, **_words: found)
+    assert locked(found, monkeypatch, {}).exit_code == 0
+    return found
+
+
+def locked(
+    known: Context, monkeypatch: pytest.MonkeyPatch, images: dict[str, str], *words: str
+) -> Result:
+    """What the command says where hosts have these images, and sha256:1 otherwise."""
+    replies = {
+        name: Reply(0, f"os\tDebian\nkernel\t6.1\nimage\t{images.get(name, 'sha256:1')}\n", "")
+        for name in known.plan.hosts
+    }
+    monkeypatch.setattr(command, "_ask", lambda _known: replies)
+    return CliRunner().invoke(command.command, [str(known.cluster.file), *words])
+
+
+@pytest.mark.parametrize(("image", "shown"), [("", "nothing"), ("sha256:2", "sha256:2")])
+@pytest.mark.parametrize("archive", [True, False])
+def test_a_host_without_the_locked_image_has_drifted(
+    pulled: Context, monkeypatch: pytest.MonkeyPatch, image: str, shown: str, *, archive: bool
+) -> None:
+    if archive:
+        known = replace(pulled, archive=Path("image.tar"))
+        monkeypatch.setattr(command, "context", lambda _file, **_words: known)
+    assert locked(pulled, monkeypatch, {}, "--check").output == "as locked\n"
+    done = locked(pulled, monkeypatch, {"node-b": image}, "--check")
+    assert done.exit_code == 1
+    assert done.output == f"node-b: image.id: locked sha256:1, found {shown}\n"
+
+
+def test_another_image_on_all_hosts_is_told_once(
+    pulled: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = dict.fromkeys(pulled.plan.hosts, "sha256:2")
+    done = locked(pulled, monkeypatch, other, "--check")
+    assert (done.exit_code, done.output) == (1, "image.id: locked sha256:1, found sha256:2\n")
+
+
+def test_two_images_by_one_name_are_not_locked(
+    pulled: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = lock.lock_file(pulled.cluster).read_text()
+    done = locked(pulled, monkeypatch, {"node-b": "sha256:2"})
+    assert done.exit_code == 1
+    assert "node-b: its image is sha256:2" in done.output
+    assert "nothing was written" in done.output
+    assert lock.lock_file(pulled.cluster).read_text() == before
+
+
+def test_a_host_without_the_image_takes_it_from_no_lock(
+    pulled: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = locked(pulled, monkeypatch, {"node-b": ""})
+    assert "node-b has not the image" in done.output
+    pins = pinned.read(pulled.cluster)
+    assert pins is not None
+    assert pins.image["id"] == "sha256:1"
