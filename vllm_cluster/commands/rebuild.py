@@ -64,6 +64,10 @@ def command(
         known, known.plan.hosts[host], _say, click.confirm, accept_new_host_key, wait_s, anew
     )
     try:
+        work.place()  # a key that cannot be kept is found out before anything is done
+    except RebuildError as error:
+        raise click.UsageError(str(error)) from None
+    try:
         sys.exit(_run(work, at, yes=yes))
     except (RebuildError, LockedError, OSError) as error:
         click.echo(f"vllm-cluster rebuild: {error}", err=True)

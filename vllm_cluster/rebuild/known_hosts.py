@@ -29,14 +29,20 @@ class Place:
 def place(ssh_argv: list[str], port: int) -> Place:
     """Where OpenSSH looks for the key of the host that `ssh_argv` leads to, by `ssh -G`.
 
-    Raises OSError without OpenSSH, ValueError where it does not know a file.
+    Raises OSError without OpenSSH, ValueError where it does not know a file that keeps keys.
     """
     argv = [ssh_argv[0], "-G", *ssh_argv[1:]]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ValueError(done.stderr.strip())
     told = dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
-    file = Path(told["userknownhostsfile"].split()[0]).expanduser()
+    name = told["userknownhostsfile"].split()[0]
+    file = Path(name).expanduser()
+    if name == "none" or (file.exists() and not file.is_file()):
+        raise ValueError(
+            f"UserKnownHostsFile {name} names no file that keeps keys; accepted: a regular file, "
+            "by ssh.known_hosts_file or in the configuration of ssh"
+        )
     names = dict.fromkeys([told.get("hostkeyalias") or ssh_argv[-1], told["hostname"]])
     return Place(file, tuple(n if port == 22 else f"[{n}]:{port}" for n in names))
 

@@ -53,12 +53,12 @@ class Rebuild:
         return self.host.name
 
     def place(self) -> known_hosts.Place:
-        """Where its SSH key is known. Raises RebuildError."""
+        """Where its SSH key is known. Raises RebuildError, and OSError without OpenSSH."""
         port = self.known.cluster.description.ssh.port
         try:
             return known_hosts.place(ssh_argv(self.known.cluster, self.host), port)
-        except (OSError, ValueError, KeyError) as error:
-            raise RebuildError(f"{self.name}: ssh -G says nothing of it: {error}") from None
+        except (ValueError, KeyError) as error:
+            raise RebuildError(f"{self.name}: ssh -G: {error}") from None
 
     def unfinished(self) -> Begun | None:
         """A rebuild of it that has not ended and that no later deploy has ended either."""

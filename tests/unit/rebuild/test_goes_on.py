@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from tests.unit.rebuild.test_waits import NEW, OLD, PROD
 from vllm_cluster.commands import rebuild as command
@@ -113,6 +114,23 @@ def test_anew_waits_for_another_machine_and_compares_with_the_same(work: Rebuild
     assert anew.before() == THEN, "what is there now may be half made"
     assert anew.resumed() is None
     assert work.resumed() is not None, "until the machine is there"
+
+
+def test_a_key_that_cannot_be_kept_is_bad_input_and_nothing_is_done(
+    work: Rebuild, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = work.known.cluster.file
+    file.write_text(file.read_text().replace("ssh:\n", "ssh:\n  known_hosts_file: /dev/null\n", 1))
+    known = replace(work.known, cluster=load(file))
+    monkeypatch.setattr(command, "context", lambda _file: known)
+
+    def touched(*_words: Any, **_more: Any) -> int:
+        raise AssertionError("it began")
+
+    monkeypatch.setattr(command, "_run", touched)
+    done = CliRunner().invoke(command.command, [str(file), "--host", "node-b", "--yes"])
+    assert done.exit_code == 2
+    assert "node-b: ssh -G: UserKnownHostsFile /dev/null names no file" in done.output
 
 
 @pytest.mark.parametrize("going_on", [True, False])

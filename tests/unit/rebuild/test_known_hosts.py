@@ -126,3 +126,19 @@ def test_the_place_is_openssh_s_own(tmp_path: Path) -> None:
     assert known_hosts.place(named, 2222) == Place(
         tmp_path / "mine", ("[b]:2222", "[10.0.0.2]:2222")
     )
+
+
+@pytest.mark.parametrize("file", ["none", "/dev/null", "{here}", "{here}/link"])
+def test_what_keeps_no_keys_is_no_place(tmp_path: Path, file: str) -> None:
+    (tmp_path / "link").symlink_to("/dev/null")
+    named = file.format(here=tmp_path)
+    with pytest.raises(ValueError, match="names no file that keeps keys") as refused:
+        known_hosts.place(["ssh", "-F", "none", "-o", f"UserKnownHostsFile={named}", "b"], 22)
+    assert named in str(refused.value)
+
+
+def test_a_link_to_a_file_is_a_place(tmp_path: Path) -> None:
+    (tmp_path / "real").write_text("")
+    (tmp_path / "link").symlink_to("real")
+    named = ["ssh", "-F", "none", "-o", f"UserKnownHostsFile={tmp_path}/link", "b"]
+    assert known_hosts.place(named, 22).file == tmp_path / "link"
