@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -26,6 +27,10 @@ def machine(tmp_path: Path) -> Path:
     point(tmp_path, f"/dev/disk/by-uuid/{UUID}", "sdb1")
     (tmp_path / "etc/os-release").write_text('ID=ubuntu\nVERSION_ID="24.04"\n')
     (tmp_path / "autoinstall.yaml").write_text(f"match: {{path: {DISK}}}\n")
+    (tmp_path / "bin").mkdir()
+    udevadm = tmp_path / "bin/udevadm"  # `info --query=property --path=…` shows what is put there
+    udevadm.write_text('#!/bin/sh\ncat "${3#--path=}/properties"\n')
+    udevadm.chmod(0o755)
     return tmp_path
 
 
@@ -33,6 +38,21 @@ def point(machine: Path, link: str, name: str) -> None:
     file = machine / link.lstrip("/")
     file.unlink(missing_ok=True)
     file.symlink_to(machine / "dev" / name)
+
+
+def stacked(machine: Path, name: str, *below: str) -> None:
+    """A device that the kernel made of others, as sysfs has it from both sides."""
+    (machine / "dev" / name).write_text("")
+    for device in below:
+        (machine / "sys/class/block" / name / "slaves" / device).mkdir(parents=True)
+        (machine / "sys/class/block" / device / "holders" / name).mkdir(parents=True)
+
+
+def holds(machine: Path, name: str, usage: str) -> None:
+    """What udev says of a device's content."""
+    folder = machine / "sys/class/block" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "properties").write_text(f"DEVNAME=/dev/{name}\nID_FS_USAGE={usage}\n")
 
 
 def guarded(machine: Path) -> tuple[int, str, str]:
@@ -46,7 +66,10 @@ def guarded(machine: Path) -> tuple[int, str, str]:
     script = script.replace("/dev/disk", f"{machine}/dev/disk").replace("udevadm settle", ":")
     wanted = machine / "autoinstall.yaml"
     wanted.write_text(f"match: {{path: {machine}{DISK}}}\n")
-    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
+    path = f"{machine}/bin:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["sh", "-c", script], capture_output=True, text=True, check=False, env={"PATH": path}
+    )
     return done.returncode, done.stderr, wanted.read_text()
 
 
@@ -86,6 +109,73 @@ def test_data_on_a_mapped_device_is_found_beneath_it(machine: Path) -> None:
     code, words, _ = guarded(machine)
     assert code == 1
     assert "holds the data of" in words
+
+
+def test_data_under_lvm_on_a_raid_is_found_on_its_member(machine: Path) -> None:
+    point(machine, f"/dev/disk/by-uuid/{UUID}", "dm-0")
+    stacked(machine, "md127", "sdb1", "nvme0n1p1")
+    stacked(machine, "dm-0", "md127")
+    code, words, _ = guarded(machine)
+    assert code == 1
+    assert "holds the data of" in words
+
+
+def test_data_on_a_partition_of_a_raid_is_found_on_its_member(machine: Path) -> None:
+    point(machine, f"/dev/disk/by-uuid/{UUID}", "dm-0")
+    stacked(machine, "md127", "sdb1", "nvme0n1p1")
+    (machine / "sys/class/block/md127/md127p1").mkdir()
+    stacked(machine, "dm-0", "md127p1")
+    code, words, _ = guarded(machine)
+    assert code == 1
+    assert "holds the data of" in words
+
+
+def test_data_stacked_on_another_disk_is_no_reason_to_refuse(machine: Path) -> None:
+    point(machine, f"/dev/disk/by-uuid/{UUID}", "dm-0")
+    stacked(machine, "md127", "sdb1")
+    stacked(machine, "dm-0", "md127")
+    assert guarded(machine)[:2] == (0, "")
+
+
+@pytest.mark.parametrize("usage", ["crypto", "raid"])
+def test_absent_data_may_lie_in_what_is_not_open_on_the_disk(machine: Path, usage: str) -> None:
+    (machine / f"dev/disk/by-uuid/{UUID}").unlink()
+    holds(machine, "nvme0n1p1", usage)
+    code, words, found = guarded(machine)
+    assert code == 1
+    assert f"{UUID} is not there and may lie in nvme0n1p1" in words
+    assert "wipefs --all /dev/nvme0n1p1" in words
+    assert DISK in found
+
+
+def test_absent_data_may_lie_in_what_an_open_one_holds(machine: Path) -> None:
+    (machine / f"dev/disk/by-uuid/{UUID}").unlink()
+    holds(machine, "nvme0n1p1", "raid")
+    stacked(machine, "dm-0", "nvme0n1p1")
+    holds(machine, "dm-0", "crypto")
+    code, words, _ = guarded(machine)
+    assert code == 1
+    assert "may lie in dm-0" in words
+
+
+@pytest.mark.parametrize("usage", ["filesystem", "raid"])
+def test_absent_data_is_not_in_what_is_plain_or_open(machine: Path, usage: str) -> None:
+    (machine / f"dev/disk/by-uuid/{UUID}").unlink()
+    holds(machine, "nvme0n1p1", usage)
+    stacked(machine, "dm-0", "nvme0n1p1")
+    holds(machine, "dm-0", "filesystem")
+    assert guarded(machine)[:2] == (0, "")
+
+
+def test_a_blank_disk_is_taken_though_no_disk_has_any_uuid(machine: Path) -> None:
+    (machine / f"dev/disk/by-uuid/{UUID}").unlink()
+    (machine / "dev/disk/by-uuid").rmdir()
+    assert guarded(machine)[:2] == (0, "")
+
+
+def test_what_is_closed_matters_not_where_the_data_is_elsewhere(machine: Path) -> None:
+    holds(machine, "nvme0n1p1", "crypto")
+    assert guarded(machine)[:2] == (0, "")
 
 
 def test_the_installer_of_another_release_is_refused(machine: Path) -> None:
