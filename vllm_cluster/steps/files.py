@@ -1,6 +1,9 @@
 """Directories and files that several steps use, and the packages behind them."""
 
+from weakref import WeakKeyDictionary
+
 from pyinfra.api.deploy import deploy
+from pyinfra.api.state import State
 from pyinfra.context import host
 
 from vllm_cluster.operations import files, packages
@@ -13,6 +16,8 @@ _LEFT = (
     "left the description and may still run what it ran for this cluster; "
     "`vllm-cluster down DESCRIPTION"
 )
+# Whom a run has named. A new head may never have known them: each host names those it knows.
+_named: WeakKeyDictionary[State, set[str]] = WeakKeyDictionary()
 SCRIPTS = (
     "serve", "wait-for-head", "wait-for-gpus", "await-completion", "attempt", "host-ready",
     "end-container", "watch", "watch.py", "door", "generation", "weights-ready",
@@ -53,10 +58,12 @@ def base_step() -> None:
 
 
 def _members(old: str) -> str:
-    """The record of the cluster's hosts; the head says who left and was not cleaned."""
+    """The record of the cluster's hosts; who left and was not cleaned is said once in a run."""
     plan = here.plan()
     found = members.after(old, plan.cluster, {name: h.ssh for name, h in plan.hosts.items()})
-    if here.this().role == "head":
-        for name, address in found.left.items():
+    named = _named.setdefault(host.state, set())
+    for name, address in found.left.items():
+        if address not in named:
+            named.add(address)
             host.log_styled(f"{name} ({address}) {_LEFT} --host {name}` removes it", fg="yellow")
     return found.text()
