@@ -65,6 +65,8 @@ SIGNS: tuple[Sign, ...] = (
          "a process was killed, mostly for want of memory"),
     Sign(2, "memory", r"/dev/shm|shared memory segment|open shm", "/dev/shm is too small"),
     Sign(2, "memory", r"Cannot allocate memory", "memory, or locked memory, does not suffice"),
+    Sign(2, "model", r"the model on this host could not be looked at",
+         "the model on this host could not be read"),
     Sign(3, "collective", r"Unable to find address for|ifaceName|No interface found|"
          r"Bootstrap : no socket interface found|unable to find interface",
          "the network card that was named does not exist"),

@@ -38,16 +38,37 @@ def forgiven() -> set[int]:
     return found
 
 
-def test_another_model_than_the_plans_is_a_failure_to_every_unit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("status", [1, 4])
+def test_another_model_than_the_plans_is_a_failure_to_every_unit(
+    tmp_path: Path, status: int
+) -> None:
     asked = tmp_path / "asked"
+    check = ["sh", "-c", f"echo 'no such copy' >&2; exit {status}"]
     done = run(
-        tmp_path, ["weights-ready", "x.service", "sh", "-c", "echo 'no such copy' >&2; exit 1"],
+        tmp_path, ["weights-ready", "x.service", *check],
         systemctl=f'echo "$@" > {asked}',
     )  # fmt: skip
     assert done.returncode not in {0, *forgiven()}
     assert "is not the plan's: no such copy" in done.stderr
     assert asked.read_text() == "--no-block stop x.service\n"
     assert run(tmp_path, ["weights-ready", "x.service", "true"]).returncode == 0
+
+
+@pytest.mark.parametrize("end", ["exit 5", "exit 2", "kill -9 $$"])
+def test_a_model_that_nobody_could_look_at_is_a_failure_and_no_stop(
+    tmp_path: Path, end: str
+) -> None:
+    asked = tmp_path / "asked"
+    check = ["sh", "-c", f"echo 'Stale file handle' >&2; {end}"]
+    done = run(
+        tmp_path, ["weights-ready", "x.service", *check],
+        systemctl=f'echo "$@" > {asked}',
+    )  # fmt: skip
+    assert done.returncode not in {0, *forgiven()}
+    assert "could not be looked at" in done.stderr
+    assert "Stale file handle" in done.stderr
+    assert "is not the plan's" not in done.stderr
+    assert not asked.exists()
 
 
 @pytest.mark.parametrize("smi", ["echo 'No devices were found'; exit 6", SMI])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
@@ -249,6 +250,29 @@ def test_no_unit_starts_with_a_model_of_others_that_was_read_with_wrong_bytes(
     shard.write_bytes(b"w" * 500_000)
     assert host("note", *named, *aside(host), *identity)[0] == 0
     assert host.check(*aside(host), *identity)[0] == 0
+
+
+@pytest.mark.parametrize("copied", [True, False])
+def test_a_server_or_a_disk_that_fails_is_told_from_a_model_that_differs(
+    host: Host, monkeypatch: pytest.MonkeyPatch, copied: bool
+) -> None:
+    where = () if copied else aside(host)
+    if copied:
+        host.place()
+    else:
+        host("note", "--model", MODEL, "--revision", REVISION, *where)
+    real = Path.stat
+
+    def stat(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        if path.name == "m.safetensors":
+            raise OSError(errno.ESTALE, "Stale file handle", str(path))
+        return real(path, follow_symlinks=follow_symlinks)
+
+    monkeypatch.setattr(Path, "stat", stat)
+    monkeypatch.setattr(Path, "lstat", stat)
+    status, _, err = host.check(*where)
+    assert status == 5
+    assert "m.safetensors: Stale file handle" in err
 
 
 # -- read on the control machine ------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """The agent's command line. One JSON object on stdout with --json, a line for people without.
 
 Exit status: 0 done; 1 failed, with the reason on stderr; 2 wrong arguments; 3 another process
-does this job already; 4 a copy is not what it should be.
+does this job already; 4 a copy is not what it should be; 5 a disk or a server failed.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from vllm_cluster.weights.agent import commands, looks
 from vllm_cluster.weights.agent.errors import (
     AlreadyRunningError,
     StoppedError,
+    UnreadableError,
     WeightsError,
     from_os_error,
 )
@@ -41,11 +42,13 @@ def main(argv: list[str] | None = None) -> int:
         status, answer = options.run(Layout(options.root), options)
     except AlreadyRunningError as exc:
         return _complain(exc, options.json, 3)
+    except UnreadableError as exc:
+        return _complain(exc, options.json, 5)
     except WeightsError as exc:
         return _complain(exc, options.json, 1)
     except OSError as exc:  # a disk that fails while it is only looked at
         error = from_os_error(exc, file=str(exc.filename or options.root))
-        return _complain(error, options.json, 1)
+        return _complain(error, options.json, 5)
     _print(answer, options.json)
     return int(status)
 

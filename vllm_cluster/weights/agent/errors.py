@@ -31,11 +31,15 @@ class AlreadyRunningError(WeightsError):
     """Another process of this host does this very job."""
 
 
+class UnreadableError(WeightsError):
+    """A disk or a server failed: of the model itself that says nothing."""
+
+
 class StoppedError(WeightsError):
     """Asked to end, by a signal."""
 
 
-def from_os_error(exc: OSError, *, file: str) -> WeightsError:
+def from_os_error(exc: OSError, *, file: str) -> UnreadableError:
     """Name the file; say in words what the disk could not do."""
     words = {
         errno.ENOSPC: "the disk is full",
@@ -44,4 +48,4 @@ def from_os_error(exc: OSError, *, file: str) -> WeightsError:
         errno.EROFS: "the file system is read-only",
     }
     reason = words.get(exc.errno or 0, exc.strerror or str(exc))
-    return WeightsError(reason, file=file)
+    return UnreadableError(reason, file=file)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vllm_cluster.weights.agent.errors import WeightsError
+from vllm_cluster.weights.agent.errors import WeightsError, from_os_error
 from vllm_cluster.weights.manifest import ManifestError, check_path
 
 # Hidden names are never part of a model: what hub tools leave beside a download (.cache,
 # .gitattributes, .locks), and our own.
 HIDDEN = "."
+_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,8 @@ def _look(directory: Path, path: Path) -> SourceFile:
     except ManifestError as exc:
         raise WeightsError(str(exc), file=str(directory)) from exc
     except (OSError, RuntimeError) as exc:
+        if isinstance(exc, OSError) and exc.errno not in _NOWHERE:
+            raise from_os_error(exc, file=str(path)) from exc
         raise WeightsError("a link that leads nowhere", file=str(path)) from exc
     if not stat.S_ISREG(info.st_mode):
         raise WeightsError("not a plain file", file=str(path))
@@ -89,4 +93,4 @@ def _look(directory: Path, path: Path) -> SourceFile:
 
 
 def _unreadable(exc: OSError) -> None:
-    raise WeightsError(exc.strerror or str(exc), file=str(exc.filename))
+    raise from_os_error(exc, file=str(exc.filename)) from exc
