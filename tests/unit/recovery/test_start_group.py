@@ -131,6 +131,14 @@ def test_a_host_that_ray_lists_twice_counts_once(probe: ModuleType, ray: Ray) ->
     assert probe.count() == 2
 
 
+def test_a_host_that_left_the_plan_stands_in_for_none_of_it(probe: ModuleType, ray: Ray) -> None:
+    ray.nodes["10.77.0.13 1"] = "ALIVE"
+    ray.nodes["10.77.0.12 1"] = "DEAD"
+    assert probe.count() == 1
+    ray.nodes["10.77.0.12 2"] = "ALIVE"
+    assert probe.count() == 2
+
+
 def await_completion(folder: Path, probe: str) -> tuple[subprocess.CompletedProcess[str], Path]:
     """The script, with a Docker whose `exec` does `probe`; what Docker was asked is in `asked`."""
     docker = folder / "docker"
