@@ -108,9 +108,12 @@ class UnitStates(FactBase[dict[str, UnitState]]):
 
 def _newer(unit: str, name: str) -> str:
     # Microseconds on both sides: a file and the start that read it often share a second. A file
-    # that is missing is not newer; a unit that never started has no moment of it.
-    show = f"systemctl show --timestamp=us+utc -P ActiveEnterTimestamp {unit}"
-    started = f's=$({show}); s=$(date -d "${{s:-@0}}" +%s%6N 2>/dev/null)'
+    # that is missing is not newer; a unit that never started has no moment of it. Counted back from
+    # now: the wall time that systemd noted may be of a clock that was put right since. Uptime also
+    # counts sleep, which systemd's stamp does not, but servers do not sleep.
+    show = f"systemctl show -P ActiveEnterTimestampMonotonic {unit}"
+    now = "read -r u _ </proc/uptime; n=$(date +%s%6N)"
+    started = f"{now}; m=$({show}); m=${{m:-0}}; s=$((m ? n - ${{u%.*}}${{u#*.}}0000 + m : 0))"
     changed = f"c=$(stat -c %.6Z {name} 2>/dev/null | tr -d .)"
     return f'{started}; {changed}; [ "${{c:-0}}" -le "${{s:-0}}" ] || echo "Newer {unit} {name}"'
 
