@@ -26,8 +26,8 @@ class Sign:
 
 # Deepest first. What only follows from something else stands last.
 SIGNS: tuple[Sign, ...] = (
-    Sign(0, "host", r"No space left on device|ENOSPC", "the disk is full"),
-    Sign(0, "host", r"Read-only file system", "a file system is read-only"),
+    Sign(0, "host", r"[Nn]o space left on device|ENOSPC", "the disk is full"),
+    Sign(0, "host", r"[Rr]ead-only file system", "a file system is read-only"),
     Sign(1, "docker", r"No such image|Unable to find image", "the image is not on this host"),
     Sign(1, "docker", r"invalid mount config|bind source path does not exist",
          "a file or directory that the container needs is gone"),

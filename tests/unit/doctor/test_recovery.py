@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.unit.doctor.cases import changed, first, ids, sound
+from vllm_cluster.doctor import reach
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.facts.doctor.model import Recovery, Unit
 from vllm_cluster.facts.doctor.read_services import recovery
 from vllm_cluster.facts.doctor.script import MARK, watchdog_of
 from vllm_cluster.facts.doctor.sections import Sections
 
+GATHER = Path(reach.__file__).parents[1] / "facts" / "doctor" / "gather"
 SAID = f"""{MARK} recovery
 vllm gave-up gave up after 10 starts, because: ValueError: Free memory on device
 ray-head watchdog watchdog: first
@@ -25,6 +29,18 @@ def test_notes_of_units_are_read() -> None:
     found = recovery(Sections(SAID))
     assert found["vllm"].gave_up.endswith("Free memory on device")
     assert found["ray-head"].watchdog == ("watchdog: first", "watchdog: second")
+
+
+def test_what_a_unit_notes_is_told_in_its_words_alone(tmp_path: Path) -> None:
+    (tmp_path / "vllm.gave-up").write_text("gave up after 10 starts\n")
+    (tmp_path / "vllm.watchdog").write_text(f"{'0f' * 16} start: first\nwatchdog: second\n")
+    shell = f"begin() {{ :; }}; units_state={tmp_path}; . {GATHER / '60-services.sh'}; recovery"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "vllm gave-up gave up after 10 starts",
+        "vllm watchdog start: first",
+        "vllm watchdog watchdog: second",
+    ]
 
 
 def test_a_unit_that_gave_up_says_why() -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from vllm_cluster.plan import signs
 
 SCRIPT = Path(__file__).parents[3] / "templates/usr/local/lib/vllm-cluster/attempt"
 # What a host has, as words on standard output, which no limit on files keeps back.
@@ -29,6 +32,19 @@ class Unit:
         for name, body in STAND_INS.items():
             (self.programs / name).write_text(f"#!/bin/bash\n{body}\n")
             (self.programs / name).chmod(0o755)
+        self.script = shutil.copy(SCRIPT, folder)
+        (folder / "signs").write_text(signs.patterns())
+
+    def gives_up(self, *log: str, full: bool = False) -> str:
+        """Why, after ten starts, the last of which is `0123` and left `log`."""
+        self.starts.write_text("10\n")
+        (self.state / "vllm.invocation").write_text("0123\n")
+        written = self.programs / "log"
+        written.write_text("".join(f"{line}\n" for line in log))
+        (self.programs / "journalctl").write_text(f"#!/bin/sh\ncat {written}\n")
+        status, words = self.begin(full=full)
+        assert status == 3
+        return words.partition(", because: ")[2].partition("\n")[0]
 
     def begin(self, *, full: bool = False) -> tuple[int, str]:
         """Status and words of one start. `full`: no file takes another byte."""
@@ -39,7 +55,8 @@ class Unit:
             "INVOCATION_ID": "0123",
         }
         done = subprocess.run(
-            ["bash", "-c", f'{limit}exec bash "$@"', "-", SCRIPT, "begin", "vllm", "/dev/null"],
+            ["bash", "-c", f'{limit}exec bash "$@"', "-",
+             self.script, "begin", "vllm", "/dev/null"],
             env=environment, capture_output=True, text=True, check=False, timeout=30,
         )  # fmt: skip
         return done.returncode, done.stdout
@@ -107,3 +124,35 @@ def test_a_directory_in_the_place_of_the_count_pauses_longest(unit: Unit) -> Non
     assert f"{unit.starts}, cannot be written" in words
     assert words.endswith("sleeps 300\n")
     assert not list(unit.starts.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("cafe start: 10.77.0.12 left Ray\n", "ValueError: Free memory"),
+        ("cafe start: 10.77.0.12 left Ray\n0123 watchdog: no token\n", "watchdog: no token"),
+    ],
+)
+def test_the_watchdogs_word_is_the_reason_only_where_it_is_of_the_last_start(
+    unit: Unit, said: str, reason: str
+) -> None:
+    (unit.state / "vllm.watchdog").write_text(said)
+    assert unit.gives_up("ValueError: Free memory", "the end") == reason
+
+
+@pytest.mark.parametrize("advice", ["See 'docker run --help'.", "Run 'docker run --help' for more"])
+@pytest.mark.parametrize("words", ["mkdir /a: no space left on device", "invalid reference format"])
+def test_dockers_words_are_the_reason_and_not_its_advice(
+    unit: Unit, words: str, advice: str
+) -> None:
+    assert unit.gives_up(f"docker: {words}", "", advice) == f"docker: {words}"
+
+
+def test_a_full_disk_is_deeper_than_what_follows_from_it(unit: Unit) -> None:
+    full = "docker: Error: mkdir /a: no space left on device"
+    assert unit.gives_up("ERROR at once", full, "ValueError: none") == full
+
+
+def test_a_long_log_on_a_full_disk_still_has_its_reason(unit: Unit) -> None:
+    log = ["a line of no meaning"] * 9999
+    assert unit.gives_up(*log, "ValueError: none", "the end", full=True) == "ValueError: none"

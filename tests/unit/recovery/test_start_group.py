@@ -146,7 +146,11 @@ def await_completion(folder: Path, probe: str) -> tuple[subprocess.CompletedProc
     docker.chmod(0o755)
     state = folder / "units"
     state.mkdir()
-    environment = {"PATH": f"{folder}:{os.environ['PATH']}", "UNITS_STATE": str(state)}
+    environment = {
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "UNITS_STATE": str(state),
+        "INVOCATION_ID": "cafe",
+    }
     done = subprocess.run(
         ["bash", SCRIPTS / "await-completion", "600"], env=environment, capture_output=True,
         text=True, check=False, timeout=30,
@@ -160,7 +164,7 @@ def test_a_start_in_vain_is_ended_with_its_reason_and_a_session_afresh(tmp_path:
     )
     assert done.returncode == 4
     assert (done.stdout, done.stderr) == ("no completion yet\n", "10.77.0.12 left Ray\n")
-    assert (state / "vllm.watchdog").read_text() == "start: 10.77.0.12 left Ray\n"
+    assert (state / "vllm.watchdog").read_text() == "cafe start: 10.77.0.12 left Ray\n"
     assert (tmp_path / "asked").read_text().endswith("kill vllm\n")
 
     (state / "vllm.starts").write_text("2\n")

@@ -48,13 +48,14 @@ api_completion() {
   within 4 ask GET 127.0.0.1 "$api_port" /v1/models '' '' | head -n 1
 }
 
-# What units note of themselves: UNIT KIND TEXT, a line each.
+# What units note of themselves: UNIT KIND TEXT, a line each. Before the watchdog's words stands the
+# start that they are of.
 recovery() {
   local file name
   begin recovery
   for file in "$units_state"/*.gave-up "$units_state"/*.watchdog; do
     [ -f "$file" ] || continue
     name=${file##*/}
-    sed "s/^/${name%.*} ${name##*.} /" "$file" | tail -n 20
+    sed "s/^[0-9a-f]* //; s/^/${name%.*} ${name##*.} /" "$file" | tail -n 20
   done
 }
