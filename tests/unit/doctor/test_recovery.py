@@ -21,6 +21,8 @@ SAID = f"""{MARK} recovery
 vllm gave-up gave up after 10 starts, because: ValueError: Free memory on device
 ray-head watchdog watchdog: first
 ray-head watchdog watchdog: second
+vllm watched 2560 well requests: 0 running
+ray-worker watched
 {MARK} end
 """
 
@@ -29,6 +31,7 @@ def test_notes_of_units_are_read() -> None:
     found = recovery(Sections(SAID))
     assert found["vllm"].gave_up.endswith("Free memory on device")
     assert found["ray-head"].watchdog == ("watchdog: first", "watchdog: second")
+    assert (found["vllm"].watched_s, found["ray-head"].watched_s) == (2560, 0)
 
 
 def test_what_a_unit_notes_is_told_in_its_words_alone(tmp_path: Path) -> None:
@@ -69,14 +72,34 @@ def test_what_the_watchdog_ended_is_a_warning_with_its_reason() -> None:
     assert "190 s" in first(case).evidence
 
 
+def under_watch(active: str, *, watched_s: float, active_s: float = 1000) -> Case:
+    """vLLM active for so long, its watchdog in that state, last heard of at that uptime."""
+    name = watchdog_of("vllm")
+    facts = sound().facts["node-a"]
+    unit = replace(facts.unit("vllm.service"), active_since_s=facts.clock_s - active_s)
+    return changed(
+        sound(), "node-a",
+        system=replace(facts.system, uptime_s=2000),
+        recovery={"vllm": Recovery(watched_s=watched_s)},
+        units=facts.units | {unit.name: unit, name: Unit(name, load="loaded", active=active)},
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(("active", "told"), [("inactive", True), ("active", False)])
 def test_a_unit_without_its_watchdog(active: str, *, told: bool) -> None:
-    def case() -> Case:
-        name = watchdog_of("vllm")
-        facts = sound().facts["node-a"]
-        return changed(
-            sound(), "node-a",
-            units=facts.units | {name: Unit(name, load="loaded", active=active)},
-        )  # fmt: skip
+    assert ("vllm.unwatched" in ids(under_watch(active, watched_s=1998))) is told
 
-    assert ("vllm.unwatched" in ids(case())) is told
+
+@pytest.mark.parametrize("active", ["active", "activating"])
+@pytest.mark.parametrize(
+    ("watched_s", "active_s", "told"),
+    [(1800, 1000, True), (0, 1000, True), (1800, 60, False), (1950, 1000, False)],
+)
+def test_a_watchdog_that_hears_nothing(
+    active: str, watched_s: float, active_s: float, *, told: bool
+) -> None:
+    case = under_watch(active, watched_s=watched_s, active_s=active_s)
+    assert ("vllm.unwatched" in ids(case)) is told
+    if told:
+        assert "heard nothing from inside" in first(case).found
+        assert first(case).severity == "warning"

@@ -8,29 +8,42 @@ from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.checks.units import plane_of
 from vllm_cluster.doctor.finding import Finding, by_hand, on
 from vllm_cluster.facts.doctor.script import watchdog_of
+from vllm_cluster.plan import paths
 
 # A watchdog starts after its unit, and again some seconds after it ends.
 _GRACE_S = 30
+# It hears from inside every few seconds, and ends its container after a minute without.
+_DEAF_S = 120
 
 
 def watched(case: Case) -> Iterator[Finding]:
-    """A unit that runs has its watchdog."""
+    """A unit that runs has its watchdog, and that hears from inside the container."""
     for host, facts in case.deployed():
         for name in host.containers:
             unit, watchdog = facts.unit(f"{name}.service"), facts.unit(watchdog_of(name))
-            fresh = facts.clock_s - unit.active_since_s < _GRACE_S
-            if not unit.running or fresh or watchdog.load != "loaded":
+            active_s = facts.clock_s - unit.active_since_s
+            if not unit.running or active_s < _GRACE_S or watchdog.load != "loaded":
                 continue
+            deaf_s = min(active_s, facts.system.uptime_s - facts.recovered(unit.name).watched_s)
             if watchdog.active not in {"active", "activating"}:
-                plane = plane_of(unit.name)
-                yield Finding(
-                    f"{plane}.unwatched", plane, host.name,
-                    expected=f"{watchdog.name} running",
-                    found=f"it is {watchdog.active}: nobody restarts {name} when it hangs",
-                    evidence=f"systemctl show {watchdog.name}: ActiveState={watchdog.active}",
-                    fix=on(host.name, f"systemctl start {watchdog.name}"),
-                    severity="warning",
-                )  # fmt: skip
+                found = f"it is {watchdog.active}"
+                evidence = f"systemctl show {watchdog.name}: ActiveState={watchdog.active}"
+                fix = on(host.name, f"systemctl start {watchdog.name}")
+            elif deaf_s > _DEAF_S:
+                found = f"it has heard nothing from inside for {deaf_s:.0f} s"
+                evidence = f"{paths.UNITS_STATE}/{name}.watched is as old, or missing"
+                fix = by_hand(f"On {host.name}: journalctl --unit={watchdog.name} says why")
+            else:
+                continue
+            plane = plane_of(unit.name)
+            yield Finding(
+                f"{plane}.unwatched", plane, host.name,
+                expected=f"{watchdog.name} running",
+                found=f"{found}: nobody restarts {name} when it hangs",
+                evidence=evidence,
+                fix=fix,
+                severity="warning",
+            )  # fmt: skip
 
 
 def ended(case: Case) -> Iterator[Finding]:

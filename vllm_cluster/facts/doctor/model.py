@@ -299,10 +299,14 @@ class Api:
 
 @dataclass(frozen=True)
 class Recovery:
-    """What a unit notes of itself: why it gave up, and why the watchdog ended it, the last last."""
+    """What a unit notes of itself: why it gave up, and why the watchdog ended it, the last last.
+
+    `watched_s`: the host's uptime when the watchdog last heard from inside; 0 where it never did.
+    """
 
     gave_up: str = ""
     watchdog: tuple[str, ...] = ()
+    watched_s: float = 0.0
 
 
 @dataclass(frozen=True)

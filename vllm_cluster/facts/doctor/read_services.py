@@ -70,15 +70,18 @@ def recovery(sections: Sections) -> dict[str, Recovery]:
     """Unit, without its suffix, to what it notes of itself."""
     gave_up: dict[str, str] = {}
     watchdog: dict[str, list[str]] = {}
+    watched: dict[str, float] = {}
     for unit, rest in sections.pairs("recovery"):
         kind, _, words = rest.partition(" ")
         if kind == "gave-up":
             gave_up[unit] = words
         elif kind == "watchdog":
             watchdog.setdefault(unit, []).append(words)
+        elif kind == "watched" and (at := words.partition(" ")[0]).isdigit():
+            watched[unit] = float(at)
     return {
-        unit: Recovery(gave_up.get(unit, ""), tuple(watchdog.get(unit, ())))
-        for unit in {*gave_up, *watchdog}
+        unit: Recovery(gave_up.get(unit, ""), tuple(watchdog.get(unit, ())), watched.get(unit, 0.0))
+        for unit in {*gave_up, *watchdog, *watched}
     }
 
 

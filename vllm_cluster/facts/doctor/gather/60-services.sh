@@ -49,13 +49,17 @@ api_completion() {
 }
 
 # What units note of themselves: UNIT KIND TEXT, a line each. Before the watchdog's words stands the
-# start that they are of.
+# start that they are of. What is watched: at which uptime last.
 recovery() {
-  local file name
+  local file name line
   begin recovery
   for file in "$units_state"/*.gave-up "$units_state"/*.watchdog; do
     [ -f "$file" ] || continue
     name=${file##*/}
     sed "s/^[0-9a-f]* //; s/^/${name%.*} ${name##*.} /" "$file" | tail -n 20
+  done
+  for file in "$units_state"/*.watched; do
+    name=${file##*/}
+    if [ -f "$file" ] && read -r line <"$file"; then printf '%s watched %s\n' "${name%.*}" "$line"; fi
   done
 }
