@@ -15,13 +15,14 @@ UNITS = TEMPLATES / "etc/systemd/system"
 SMI = "echo 'GPU 0: NVIDIA H100'"
 
 
-def run(folder: Path, words: list[str], **commands: str) -> subprocess.CompletedProcess[str]:
-    """A script with these commands before all others on its path."""
-    for name, body in commands.items():
+def run(folder: Path, words: list[str], **commands: str | Path) -> subprocess.CompletedProcess[str]:
+    """A script with these commands before all others on its path; a path is a variable of it."""
+    paths = {name: str(path) for name, path in commands.items() if isinstance(path, Path)}
+    for name in commands.keys() - paths.keys():
         file = folder / name.replace("_", "-")
-        file.write_text(f"#!/bin/sh\n{body}\n")
+        file.write_text(f"#!/bin/sh\n{commands[name]}\n")
         file.chmod(0o755)
-    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    environment = {**os.environ, **paths, "PATH": f"{folder}:{os.environ['PATH']}"}
     return subprocess.run(
         ["bash", SCRIPTS / words[0], *words[1:]], env=environment, capture_output=True, text=True,
         check=False, timeout=30,
@@ -80,3 +81,66 @@ def test_gpus_that_containers_cannot_have_are_a_failure_to_every_unit(
         nvidia_ctk="echo 'no driver' >&2; exit 1",
     )  # fmt: skip
     assert done.returncode not in {0, *forgiven()}
+
+
+def test_an_nvidia_smi_that_hangs_is_told_and_keeps_to_the_limit(tmp_path: Path) -> None:
+    uptime = tmp_path / "uptime"
+    uptime.write_text("100.00 0.00\n")
+    done = run(
+        tmp_path, ["gpus-ready", "1", "240"], UPTIME_FILE=uptime,
+        timeout=f"echo '400.00 0.00' >{uptime}; exit 124",
+    )  # fmt: skip
+    assert done.returncode not in {0, *forgiven()}
+    assert "waiting for 1 GPUs: nvidia-smi does not answer" in done.stdout
+    assert "no 1 GPUs within 240 s: nvidia-smi does not answer" in done.stderr
+
+
+# As over a GPU that is wedged, and a file server that is away: what was killed does not end.
+SLOW = """read() {
+  if [ $# -gt 3 ] && [ ! -e "$SEEN" ]; then : >"$SEEN"; part=; return 142; fi
+  builtin read "$@"
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["gpus-ready", "1"], "waiting for nvidia-smi; when this comes again"),
+        (["weights-ready", "x.service", "sh", "-c", "echo 'no such copy' >&2; exit 1"],
+         "waiting for the model on this host"),
+    ],
+)  # fmt: skip
+def test_what_is_silent_for_long_is_told_and_still_judged(
+    tmp_path: Path, words: list[str], told: str
+) -> None:
+    slow = tmp_path / "slow"
+    slow.write_text(SLOW)
+    done = run(
+        tmp_path, words, BASH_ENV=slow, SEEN=tmp_path / "seen", nvidia_smi=SMI, systemctl="exit 0",
+        nvidia_modprobe="exit 0", nvidia_ctk="echo 'no driver' >&2; exit 1",
+    )  # fmt: skip
+    assert told in done.stdout
+    assert ("no driver" if words[0] == "gpus-ready" else "plan's: no such copy") in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("removal", "runs", "told"),
+    [
+        ("echo 'no exit event' >&2; exit 1", "true", "a process in it hangs in the kernel"),
+        ("exit 124", "true", "a process in it hangs in the kernel"),
+        ("exit 124", "", "did not take the container vllm away"),
+        ("exit 1", "", ""),
+        ("exit 0", "true", ""),
+    ],
+)
+def test_a_container_that_is_not_taken_away_says_why(
+    tmp_path: Path, removal: str, runs: str, told: str
+) -> None:
+    done = run(
+        tmp_path, ["end-container", "vllm"], systemctl="exit 0",
+        docker=f"case $1 in rm) {removal} ;; *) echo '{runs}' ;; esac",
+    )  # fmt: skip
+    assert told in done.stderr
+    assert bool(done.stderr.replace("no exit event\n", "")) is bool(told)
+    assert (done.returncode == 0) is (removal == "exit 0")

@@ -139,14 +139,16 @@ def test_a_host_that_left_the_plan_stands_in_for_none_of_it(probe: ModuleType, r
     assert probe.count() == 2
 
 
-def await_completion(folder: Path, probe: str) -> tuple[subprocess.CompletedProcess[str], Path]:
+def await_completion(
+    folder: Path, probe: str, **environment: str
+) -> tuple[subprocess.CompletedProcess[str], Path]:
     """The script, with a Docker whose `exec` does `probe`; what Docker was asked is in `asked`."""
     docker = folder / "docker"
     docker.write_text(f'#!/bin/sh\necho "$@" >>{folder}/asked\ncase $1 in exec) {probe} ;; esac\n')
     docker.chmod(0o755)
     state = folder / "units"
     state.mkdir()
-    environment = {
+    environment |= {
         "PATH": f"{folder}:{os.environ['PATH']}",
         "UNITS_STATE": str(state),
         "INVOCATION_ID": "cafe",
@@ -254,3 +256,30 @@ def test_a_start_that_completes_goes_on(tmp_path: Path) -> None:
     done, _ = await_completion(tmp_path, "exit 0")
     assert done.returncode == 0
     assert "kill" not in (tmp_path / "asked").read_text()
+
+
+def test_a_probe_that_docker_never_ends_is_told_and_the_container_ended(tmp_path: Path) -> None:
+    done, _ = await_completion(tmp_path, "exit 124")
+    assert done.returncode == 124
+    assert done.stderr == "nothing runs in the container: no word of the probe's end for 660 s\n"
+    assert (tmp_path / "asked").read_text().endswith("kill vllm\n")
+
+
+def test_a_container_that_does_not_end_is_told(tmp_path: Path) -> None:
+    done, _ = await_completion(
+        tmp_path, 'exit 1 ;; kill) exit 1 ;; container) if [ -n "$5" ]; then echo true; fi'
+    )
+    assert done.returncode == 1
+    assert "a process in it hangs in the kernel; reboot the host" in done.stderr
+
+
+def test_a_container_that_never_comes_is_waited_for_by_no_clock(tmp_path: Path) -> None:
+    uptime = tmp_path / "uptime"
+    uptime.write_text("100.00 0.00\n")
+    sleep = tmp_path / "sleep"
+    sleep.write_text(f"#!/bin/sh\necho '160.00 0.00' >{uptime}\n")
+    sleep.chmod(0o755)
+    done, _ = await_completion(tmp_path, "exit 0 ;; container) exit 1", UPTIME_FILE=str(uptime))
+    assert done.returncode == 1
+    assert "the container vllm was not created" in done.stderr
+    assert "exec" not in (tmp_path / "asked").read_text()
