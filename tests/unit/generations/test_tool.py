@@ -202,6 +202,17 @@ def test_accepted_it_can_still_go_back_and_is_over_after_a_boot(machine: Machine
     assert found.records["g2"].tokens_per_s == 12.5
 
 
+def test_a_boot_that_goes_forward_asks_nothing_of_docker(machine: Machine) -> None:
+    machine.run("begin", "g2", "g1", json.dumps({"number": 2, "image": "sha256:2"}))
+    machine.run("place", "g2")
+    machine.run("accept", "g2", "600")
+    accepted = machine.calls()
+    machine.run("boot")
+    assert machine.kept().current == "g2"
+    assert any(call.startswith("docker tag sha256:2 ") for call in accepted)
+    assert not any(call.startswith("docker") for call in machine.calls())
+
+
 def test_what_was_undone_cannot_be_over(machine: Machine) -> None:
     machine.run("begin", "g2", "g1", json.dumps({"number": 2}))
     machine.run("back")
