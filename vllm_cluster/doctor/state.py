@@ -122,10 +122,15 @@ def _unit(facts: HostFacts, unit: Unit) -> dict[str, Any]:
         "state": f"{unit.active} ({unit.sub})",
         "since_s": round(since_s) if since_s is not None else None,
         "restarts": unit.restarts,
-        "note": noted.gave_up or next(iter(noted.watchdog[-1:]), ""),
+        "note": noted.gave_up or _often(noted.often(facts.clock_s)) or "".join(noted.watchdog[-1:]),
         "ended_s_ago": round(facts.clock_s - end.time_s) if end else None,
         "last_end": end.text() if end else "",
     }
+
+
+def _often(reasons: tuple[str, ...]) -> str:
+    often = f"started again {len(reasons)} times in 24 h, the last time because: "
+    return often + reasons[-1] if reasons else ""
 
 
 def _weights(examination: Examination, facts: HostFacts) -> str:

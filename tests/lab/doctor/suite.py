@@ -26,8 +26,8 @@ _LAST: dict[Path, list[dict[str, Any]]] = {}
 # is no fault of the hosts.
 _NOT_THERE = {"ray.dashboard", "ray.raylet", "vllm.health"}
 STANDINS: set[Path] = set()
-# Told for a while after the watchdog has mended something: no fault that is there.
-_PAST = {"ray.was-hung", "vllm.was-hung"}
+# Told for a while after something was mended: no fault that is there.
+_PAST = {"ray.was-hung", "vllm.was-hung", "ray.flaps", "vllm.flaps"}
 
 
 def touched(cluster: Cluster) -> None:

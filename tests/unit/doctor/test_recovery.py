@@ -23,6 +23,7 @@ ray-head watchdog watchdog: first
 ray-head watchdog watchdog: second
 vllm watched 2560 well requests: 0 running
 ray-worker watched
+ray-worker history 1700000000 ValueError: a leak
 {MARK} end
 """
 
@@ -32,17 +33,20 @@ def test_notes_of_units_are_read() -> None:
     assert found["vllm"].gave_up.endswith("Free memory on device")
     assert found["ray-head"].watchdog == ("watchdog: first", "watchdog: second")
     assert (found["vllm"].watched_s, found["ray-head"].watched_s) == (2560, 0)
+    assert found["ray-worker"].again == ((1700000000.0, "ValueError: a leak"),)
 
 
 def test_what_a_unit_notes_is_told_in_its_words_alone(tmp_path: Path) -> None:
     (tmp_path / "vllm.gave-up").write_text("gave up after 10 starts\n")
     (tmp_path / "vllm.watchdog").write_text(f"{'0f' * 16} start: first\nwatchdog: second\n")
+    (tmp_path / "vllm.history").write_text("1700000000 ValueError: a leak\n")
     shell = f"begin() {{ :; }}; units_state={tmp_path}; . {GATHER / '60-services.sh'}; recovery"
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
         "vllm gave-up gave up after 10 starts",
         "vllm watchdog start: first",
         "vllm watchdog watchdog: second",
+        "vllm history 1700000000 ValueError: a leak",
     ]
 
 
@@ -83,6 +87,22 @@ def under_watch(active: str, *, watched_s: float, active_s: float = 1000) -> Cas
         recovery={"vllm": Recovery(watched_s=watched_s)},
         units=facts.units | {unit.name: unit, name: Unit(name, load="loaded", active=active)},
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("times", "hours_ago", "told"), [(4, 23, True), (3, 1, False), (9, 25, False)]
+)
+def test_a_unit_that_is_started_again_and_again_is_a_warning_with_the_last_reason(
+    times: int, hours_ago: int, *, told: bool
+) -> None:
+    when_s = sound().facts["node-a"].clock_s - hours_ago * 3600
+    again = tuple((when_s, f"ValueError: {number}") for number in range(1, times + 1))
+    case = changed(sound(), "node-a", recovery={"vllm": Recovery(again=again)})
+    assert ("vllm.flaps" in ids(case)) is told
+    if told:
+        assert first(case).severity == "warning"
+        assert first(case).found == "it was started again 4 times in 24 h"
+        assert first(case).evidence.endswith("ValueError: 4")
 
 
 @pytest.mark.parametrize(("active", "told"), [("inactive", True), ("active", False)])

@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).parents[3] / "templates/usr/local/lib/vllm-cluster/attem
 STAND_INS = {
     "sleep": 'echo "sleeps $1"',
     "logger": "grep MESSAGE=",
-    "systemctl": 'case $1 in show) echo 10 ;; *) echo "systemctl $*" ;; esac',
+    "systemctl": 'case $* in *NRestarts*) echo "$RESTARTS" ;; show*) echo 10 ;; esac',
     "journalctl": "true",
 }
 
@@ -38,25 +38,35 @@ class Unit:
     def gives_up(self, *log: str, full: bool = False) -> str:
         """Why, after ten starts, the last of which is `0123` and left `log`."""
         self.starts.write_text("10\n")
-        (self.state / "vllm.invocation").write_text("0123\n")
-        written = self.programs / "log"
-        written.write_text("".join(f"{line}\n" for line in log))
-        (self.programs / "journalctl").write_text(f"#!/bin/sh\ncat {written}\n")
+        self.left(*log)
         status, words = self.begin(full=full)
         assert status == 3
         return words.partition(", because: ")[2].partition("\n")[0]
 
-    def begin(self, *, full: bool = False) -> tuple[int, str]:
-        """Status and words of one start. `full`: no file takes another byte."""
+    def left(self, *log: str) -> None:
+        """The last start, `0123`, left this in the journal."""
+        (self.state / "vllm.invocation").write_text("0123\n")
+        written = self.programs / "log"
+        written.write_text("".join(f"{line}\n" for line in log))
+        (self.programs / "journalctl").write_text(f"#!/bin/sh\ncat {written}\n")
+
+    def begin(self, *, full: bool = False, restarts: int = 0) -> tuple[int, str]:
+        """Status and words of one start, which is systemd's own where it counts `restarts`.
+
+        `full`: no file takes another byte.
+        """
+        return self.attempt("begin", "vllm", "/dev/null", full=full, restarts=restarts)
+
+    def attempt(self, *words: str, full: bool = False, restarts: int = 0) -> tuple[int, str]:
         limit = "ulimit -f 0; trap '' XFSZ; " if full else ""
         environment = {
             "PATH": f"{self.programs}:{os.environ['PATH']}",
             "UNITS_STATE": str(self.state),
             "INVOCATION_ID": "0123",
+            "RESTARTS": str(restarts),
         }
         done = subprocess.run(
-            ["bash", "-c", f'{limit}exec bash "$@"', "-",
-             self.script, "begin", "vllm", "/dev/null"],
+            ["bash", "-c", f'{limit}exec bash "$@"', "-", self.script, *words],
             env=environment, capture_output=True, text=True, check=False, timeout=30,
         )  # fmt: skip
         return done.returncode, done.stdout
@@ -156,3 +166,28 @@ def test_a_full_disk_is_deeper_than_what_follows_from_it(unit: Unit) -> None:
 def test_a_long_log_on_a_full_disk_still_has_its_reason(unit: Unit) -> None:
     log = ["a line of no meaning"] * 9999
     assert unit.gives_up(*log, "ValueError: none", "the end", full=True) == "ValueError: none"
+
+
+def test_what_comes_again_after_it_held_is_told_from_the_fourth_time_on(unit: Unit) -> None:
+    said = []
+    for number in range(1, 6):
+        unit.left(f"ValueError: number {number}")
+        assert unit.begin(restarts=1)[0] == 0
+        said.append(unit.attempt("held", "vllm")[1])
+        assert not unit.starts.exists()
+    assert said[:3] == ["", "", ""]
+    for number in (4, 5):
+        words = f"started again {number} times in 24 h, the last time because: ValueError: number"
+        assert f"{words} {number}" in said[number - 1]
+
+
+def test_starts_that_somebody_asked_for_and_those_of_days_ago_are_not_told(unit: Unit) -> None:
+    history = unit.state / "vllm.history"
+    history.write_text("1700000000 ValueError: long ago\n" * 60)
+    for _ in range(4):
+        unit.begin(restarts=0)
+    assert unit.attempt("held", "vllm") == (0, "")
+    unit.begin(restarts=1)
+    assert len(history.read_text().splitlines()) == 50
+    assert unit.attempt("held", "vllm") == (0, "")
+    assert not list(unit.state.glob("*.new"))

@@ -65,4 +65,23 @@ def ended(case: Case) -> Iterator[Finding]:
                 )  # fmt: skip
 
 
-CHECKS = (watched, ended)
+def flaps(case: Case) -> Iterator[Finding]:
+    """A unit that ends again and again, each time later than it takes to hold."""
+    for host, facts in case.deployed():
+        for name in host.containers:
+            unit = facts.unit(f"{name}.service")
+            reasons = facts.recovered(unit.name).often(facts.clock_s)
+            if reasons and unit.active in {"active", "activating"}:
+                plane = plane_of(unit.name)
+                yield Finding(
+                    f"{plane}.flaps", plane, host.name,
+                    expected=f"{name} runs until somebody stops it",
+                    found=f"it was started again {len(reasons)} times in 24 h",
+                    evidence=f"the last time because: {reasons[-1]}",
+                    fix=by_hand(f"Mend what it ends with; on {host.name}: "
+                                f"journalctl --unit={unit.name} --since=-24h"),
+                    severity="warning",
+                )  # fmt: skip
+
+
+CHECKS = (watched, ended, flaps)

@@ -297,16 +297,27 @@ class Api:
         return ok and ('"completion_tokens"' in body or '"data"' in body)
 
 
+# As in `attempt`, which says it in the journal.
+_OFTEN = 4
+
+
 @dataclass(frozen=True)
 class Recovery:
     """What a unit notes of itself: why it gave up, and why the watchdog ended it, the last last.
 
     `watched_s`: the host's uptime when the watchdog last heard from inside; 0 where it never did.
+    `again`: when it was started again though nobody asked for it, and why.
     """
 
     gave_up: str = ""
     watchdog: tuple[str, ...] = ()
     watched_s: float = 0.0
+    again: tuple[tuple[float, str], ...] = ()
+
+    def often(self, clock_s: float) -> tuple[str, ...]:
+        """Why it was started again in the last 24 hours, where that is more than now and then."""
+        reasons = tuple(why for when_s, why in self.again if when_s >= clock_s - 86400)
+        return reasons if len(reasons) >= _OFTEN else ()
 
 
 @dataclass(frozen=True)

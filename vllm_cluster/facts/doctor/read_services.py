@@ -71,6 +71,7 @@ def recovery(sections: Sections) -> dict[str, Recovery]:
     gave_up: dict[str, str] = {}
     watchdog: dict[str, list[str]] = {}
     watched: dict[str, float] = {}
+    again: dict[str, list[tuple[float, str]]] = {}
     for unit, rest in sections.pairs("recovery"):
         kind, _, words = rest.partition(" ")
         if kind == "gave-up":
@@ -79,9 +80,18 @@ def recovery(sections: Sections) -> dict[str, Recovery]:
             watchdog.setdefault(unit, []).append(words)
         elif kind == "watched" and (at := words.partition(" ")[0]).isdigit():
             watched[unit] = float(at)
+        elif kind == "history":
+            when, _, why = words.partition(" ")
+            if when.isdecimal():
+                again.setdefault(unit, []).append((float(when), why))
     return {
-        unit: Recovery(gave_up.get(unit, ""), tuple(watchdog.get(unit, ())), watched.get(unit, 0.0))
-        for unit in {*gave_up, *watchdog, *watched}
+        unit: Recovery(
+            gave_up.get(unit, ""),
+            tuple(watchdog.get(unit, ())),
+            watched.get(unit, 0.0),
+            tuple(again.get(unit, ())),
+        )
+        for unit in {*gave_up, *watchdog, *watched, *again}
     }
 
 

@@ -49,14 +49,15 @@ api_completion() {
 }
 
 # What units note of themselves: UNIT KIND TEXT, a line each. Before the watchdog's words stands the
-# start that they are of. What is watched: at which uptime last.
+# start that they are of, before those of the history their time. What is watched: at which uptime
+# last.
 recovery() {
   local file name line
   begin recovery
-  for file in "$units_state"/*.gave-up "$units_state"/*.watchdog; do
+  for file in "$units_state"/*.{gave-up,watchdog,history}; do
     [ -f "$file" ] || continue
     name=${file##*/}
-    sed "s/^[0-9a-f]* //; s/^/${name%.*} ${name##*.} /" "$file" | tail -n 20
+    sed "s/^[0-9a-f]\{32\} //; s/^/${name%.*} ${name##*.} /" "$file" | tail -n 50
   done
   for file in "$units_state"/*.watched; do
     name=${file##*/}
