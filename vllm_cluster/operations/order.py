@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from weakref import WeakKeyDictionary
 
 from pyinfra.api.command import StringCommand
@@ -41,20 +41,23 @@ def stopped(units: list[str], keep_down: bool = False) -> Generator[StringComman
 @operation()
 def started(units: list[str], wait: bool = True) -> Generator[StringCommand, None, None]:
     """Start `units`, and let a reboot start them too. `wait` until they are active."""
-    have = _read(units)
+    have = _read(units, containers=True)
     reason = _missing(units, have)
     if reason:
         yield refuse(reason)
         return
     idle = [unit for unit in units if have[unit].file_state == "disabled"]
+    # What is before its container may be in a pause: a start would join it, a restart ends it.
+    pausing = [u for u in units if have[u].active == "activating" and not have[u].config]
     # Who is to wait for a unit that is still starting joins its start.
-    down = [unit for unit in units if have[unit].active in (*_DOWN, *(["activating"] * wait))]
+    joined = ("activating",) if wait else ()
+    down = [u for u in units if have[u].active in (*_DOWN, *joined) or u in pausing]
     if not idle and not down:
         host.noop(f"{', '.join(units) or 'no unit of this kind'}: running")
         return
     if idle:
         yield StringCommand("systemctl enable --quiet", *idle)
-    yield from _start(down, wait=wait)
+    yield from _start(down, wait=wait, anew=pausing)
 
 
 @operation()
@@ -85,13 +88,16 @@ def _stop(units: list[str]) -> Generator[StringCommand, None, None]:
         yield StringCommand("systemctl stop", *units)
 
 
-def _start(units: list[str], *, wait: bool) -> Generator[StringCommand, None, None]:
+def _start(
+    units: list[str], *, wait: bool, anew: Collection[str] = ()
+) -> Generator[StringCommand, None, None]:
     block = "" if wait else " --no-block"
     for unit in units:
         host.log(f"{unit}: starts")
         # A person's will: a unit that gave up begins anew, and none pauses for what failed before.
         yield StringCommand(f"{paths.SCRIPTS}/attempt held {unit} 2>/dev/null || true")
-        yield StringCommand(or_its_log(f"systemctl start{block} {unit}", unit))
+        verb = "restart" if unit in anew else "start"
+        yield StringCommand(or_its_log(f"systemctl {verb}{block} {unit}", unit))
 
 
 def _missing(units: list[str], have: dict[str, UnitState]) -> str:
@@ -99,5 +105,8 @@ def _missing(units: list[str], have: dict[str, UnitState]) -> str:
     return f"{', '.join(bad)} is {have[bad[0]].load}; deploys/cluster.py makes it" if bad else ""
 
 
-def _read(units: list[str]) -> dict[str, UnitState]:
-    return host.get_fact(UnitStates, units=units) if units else {}
+def _read(units: list[str], *, containers: bool = False) -> dict[str, UnitState]:
+    if not units:
+        return {}
+    names = {unit: unit.removesuffix(".service") for unit in units} if containers else {}
+    return host.get_fact(UnitStates, units=units, containers=names)
