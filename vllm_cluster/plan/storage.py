@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from vllm_cluster.plan import paths
 from vllm_cluster.spec.storage_model import Disk, Share
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ _NAMESPACE = uuid.UUID("5f1c3f0e-6a52-5d0b-9a53-0f3f4f1b7c11")
 _NFS_RETRY_MINUTES = 7 * 24 * 60
 _EXPORTER_PACKAGE = "nfs-kernel-server"
 _PACKAGES = {"ext4": "e2fsprogs", "xfs": "xfsprogs"}
+# Beneath /var the system's own units are that a boot needs; these directories are none of theirs.
+_LATE = (paths.STATE, "/var/lib/docker", "/var/lib/containerd")
 # Flags that the kernel shows for every mount that has them (mountinfo, proc(5)).
 _SHOWN = ("ro", "rw", "noatime", "nodiratime", "nodev", "nosuid", "noexec")
 
@@ -49,6 +52,17 @@ class Mount:
     def unit(self) -> str:
         """The unit's name, which systemd derives from the mount point (systemd.mount(5))."""
         return f"{escaped(self.where)}.mount"
+
+    @property
+    def device_unit(self) -> str:
+        """The unit of the device that is mounted; empty where it is none."""
+        return f"{escaped(self.what)}.device" if self.what.startswith("/dev/") else ""
+
+    @property
+    def awaited(self) -> bool:
+        """Whether what needs it waits without end: nobody could log in to a boot that waits so."""
+        late = any(_beneath(self.where, path) for path in _LATE)
+        return self.network or late or not _beneath(self.where, "/var")
 
     def lost_options(self, actual: str) -> list[str]:
         """Declared flags that the mounted file system (its options as text) does not have."""

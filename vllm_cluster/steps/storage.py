@@ -66,6 +66,10 @@ def _unit_file(mount: Mount) -> File:
 
 def _local_files(wanted: HostStorage) -> dict[str, File | Directory]:
     units: dict[str, File | Directory] = {_unit_path(m): _unit_file(m) for m in wanted.local}
+    for mount in wanted.local:
+        if mount.awaited and mount.device_unit:
+            text = render(f"{paths.UNITS}/storage-device.conf", plan=here.plan())
+            units[f"{paths.UNITS}/{mount.device_unit}.d/vllm-cluster.conf"] = File(text)
     store = _store() or DOCKER_STORE
     if wanted.holding(store):
         text = render(DOCKER_DROP_IN, plan=here.plan(), store=store)

@@ -12,6 +12,7 @@ from vllm_cluster.removal.look import Found
 UNITS = "/etc/systemd/system"
 WEIGHTS = "/var/lib/vllm-cluster/models"
 MODEL = f"{WEIGHTS}/tiny"
+LATE_DISK = rf"{UNITS}/dev-disk-by\x2duuid-1.device.d/vllm-cluster.conf"
 JOURNAL = f"""
 file\t{UNITS}/ray-head.service\tabsent
 wrote\t{UNITS}/ray-head.service\taa
@@ -22,6 +23,7 @@ file\t{UNITS}/watch.timer\tabsent
 wrote\t{UNITS}/watch.timer\tdd
 file\t{UNITS}/watch@.service\tabsent
 file\t{UNITS}/srv-nvme.mount\tabsent
+file\t{LATE_DISK}\tabsent
 file\t/etc/x.conf\t1234.before
 wrote\t/etc/x.conf\tee
 unit\tnfs-server.service\tdisabled inactive
@@ -38,7 +40,7 @@ FOUND = Found(
     now={
         f"{UNITS}/ray-head.service": "bb", f"{UNITS}/vllm.service": "cc",
         f"{UNITS}/watch@.service": "gg", f"{UNITS}/watch.timer": "dd",
-        f"{UNITS}/srv-nvme.mount": "ff", "/etc/x.conf": "ee",
+        f"{UNITS}/srv-nvme.mount": "ff", LATE_DISK: "hh", "/etc/x.conf": "ee",
     },
     before={"1234.before": "99"},
     weights_bytes={MODEL: 2**30},
@@ -66,6 +68,7 @@ def test_units_stop_in_order_and_mounts_go_later() -> None:
     template = next(a.shell for a in decided().actions if a.what == "watch@.service")
     assert template.startswith("systemctl --quiet stop 'watch@*.service' && ")
     assert whats(decided(), "unmounts") == ["srv-nvme.mount"]
+    assert LATE_DISK in whats(decided(), "removes")
 
 
 def test_a_file_of_before_comes_back_and_one_that_is_back_is_let_be() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,28 @@ def test_a_disk_to_be_formatted_has_a_uuid_of_its_own_before_it_is_made() -> Non
 def test_a_local_disk_never_stops_the_boot() -> None:
     (mount,) = host_storage(described(BLANK).description, "node-a").local
     assert mount.options == ("noatime", "nofail")
+
+
+def test_a_disk_that_comes_late_is_waited_for_unless_the_boot_itself_would_wait() -> None:
+    (mount,) = host_storage(described(BLANK).description, "node-a").local
+    plan = make_plan(described(BLANK).description)
+
+    def unit(where: str) -> str:
+        there = replace(mount, where=where)
+        return render("/etc/systemd/system/storage.mount", plan=plan, mount=there)
+
+    for where in ("/srv/nvme", "/var/lib/docker", "/var/lib/vllm-cluster"):
+        assert "TimeoutSec=infinity" in unit(where)
+    for where in ("/var/log", "/var/lib/cloud"):
+        assert "TimeoutSec" not in unit(where)
+        assert not replace(mount, where=where).awaited
+    assert mount.device_unit == f"{escaped(mount.what)}.device"
+    assert mount.device_unit.startswith(r"dev-disk-by\x2duuid-")
+
+
+def test_a_bind_mount_has_no_device() -> None:
+    found = host_storage(described(BLANK + SHARE).description, "node-a")
+    assert [m.device_unit for m in found.local if "bind" in m.options] == [""]
 
 
 def test_a_declared_uuid_is_mounted_as_it_is_and_never_formatted() -> None:

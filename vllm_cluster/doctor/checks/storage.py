@@ -150,7 +150,8 @@ def mounts(case: Case) -> Iterator[Finding]:
                 yield Finding(
                     "host.mount-missing", "host", host.name,
                     expected=f"{mount.what} mounted on {mount.where}",
-                    found="nothing is mounted there",
+                    found="nothing is mounted there"
+                    + ("; a disk or a server that is away is awaited" if mount.awaited else ""),
                     evidence=f"{mount.unit}: not in /proc/self/mountinfo",
                     fix=on(host.name, f"systemctl start {mount.unit}"),
                 )  # fmt: skip
