@@ -146,6 +146,9 @@ def await_completion(
     docker = folder / "docker"
     docker.write_text(f'#!/bin/sh\necho "$@" >>{folder}/asked\ncase $1 in exec) {probe} ;; esac\n')
     docker.chmod(0o755)
+    systemctl = folder / "systemctl"
+    systemctl.write_text(f"#!/bin/sh\ntest ! -e {folder}/stopped\n")
+    systemctl.chmod(0o755)
     state = folder / "units"
     state.mkdir()
     environment |= {
@@ -283,3 +286,9 @@ def test_a_container_that_never_comes_is_waited_for_by_no_clock(tmp_path: Path) 
     assert done.returncode == 1
     assert "the container vllm was not created" in done.stderr
     assert "exec" not in (tmp_path / "asked").read_text()
+
+
+def test_docker_that_somebody_stopped_is_not_started_to_end_a_container(tmp_path: Path) -> None:
+    done, _ = await_completion(tmp_path, f"touch {tmp_path}/stopped; exit 1")
+    assert done.returncode == 1
+    assert "kill" not in (tmp_path / "asked").read_text()

@@ -35,6 +35,7 @@ class Host:
     def __init__(self, folder: Path) -> None:
         self.folder, self.state = folder, folder / "units"
         self.program("attempt", 'echo "$@" >>attempts')
+        self.program("systemctl", "test ! -e stopped")
         self.program("sleep", "uptime_is $(($(cut -d. -f1 uptime) + 4 * $1))")
         self.program("uptime_is", 'echo "$1.00 0.00" >uptime')
         self.program(
@@ -136,4 +137,12 @@ def test_a_watcher_that_comes_in_again_keeps_its_container(host: Host) -> None:
 def test_a_container_that_ended_is_left_to_its_unit(host: Host) -> None:
     assert host.watch(REFUSED, runs="exit 1") == 1
     assert host.text("asked").count("exec ") == 1
+    assert not host.ended
+
+
+def test_docker_that_somebody_stopped_is_not_asked(tmp_path: Path) -> None:
+    """Its socket would start it again."""
+    host = Host(tmp_path)
+    assert host.watch("echo well it works; touch stopped; >asked; exit 1") == 1
+    assert host.text("asked") == ""
     assert not host.ended
