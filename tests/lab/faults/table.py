@@ -47,8 +47,8 @@ def main() -> None:
     rows = {lab: _results(commits, lab) for lab in LABS}
     loads = [row["load"] for told in rows.values() for row in told.values()]
     machine = (
-        f"The machine has two cores and ran other work beside: its load was {min(loads):.0f} to "
-        f"{max(loads):.0f}, so vLLM's own start takes longer than on a quiet one."
+        f"The machine has two cores, which the start of vLLM alone fills; its load was "
+        f"{min(loads):.0f} to {max(loads):.0f}, above 5 with other work beside."
     )
     text = [_HEAD.format(machine=machine)]
     missing = []
