@@ -38,6 +38,8 @@ def base_step() -> None:
         paths.SECRETS: Directory(mode="700"),
         paths.STATE: Directory(),
         paths.RAY: Directory(mode="700"),
+        # Ranks of one host talk through sockets in it, on a worker too: it has the head's path.
+        paths.RPC: Directory(mode="700"),
         paths.COMPILE_CACHE: Directory(),
         paths.SCRIPTS: Directory(),
         paths.MEMBERS: Merged(_members),

@@ -292,3 +292,17 @@ def test_docker_that_somebody_stopped_is_not_started_to_end_a_container(tmp_path
     done, _ = await_completion(tmp_path, f"touch {tmp_path}/stopped; exit 1")
     assert done.returncode == 1
     assert "kill" not in (tmp_path / "asked").read_text()
+
+
+def test_a_probe_that_docker_leaves_hanging_ends_with_its_container(tmp_path: Path) -> None:
+    """vLLM ended by itself: the next start must not wait for the limit of this one."""
+    done, _ = await_completion(tmp_path, "exec sleep 3600 ;; wait) sleep 0.5 ;; container) : ")
+    assert done.returncode not in (0, 4)
+    assert done.stderr == "the container has ended\n"
+
+
+def test_a_start_goes_on_where_docker_does_not_tell_of_the_containers_end(tmp_path: Path) -> None:
+    done, _ = await_completion(
+        tmp_path, 'sleep 6; exit 0 ;; wait) exit 1 ;; container) if [ -n "$5" ]; then echo true; fi'
+    )
+    assert done.returncode == 0
