@@ -159,6 +159,17 @@ def test_the_declared_shm_is_what_the_containers_see(cluster: Cluster, host: str
         assert int(size) == 2**30, container
 
 
+@pytest.mark.parametrize("container", [("node-a", "vllm"), ("node-b", "ray-worker")])
+def test_ranks_of_one_host_can_make_their_sockets(
+    cluster: Cluster, container: tuple[str, str]
+) -> None:
+    """With tensor parallelism they do; vLLM copies its VLLM_RPC_BASE_PATH to every host."""
+    host, name = container
+    path = cluster.on("node-a", "docker exec vllm printenv VLLM_RPC_BASE_PATH").strip()
+    bind = f"import socket; socket.socket(socket.AF_UNIX).bind('{path}/of-this-test')"
+    cluster.on(host, f'docker exec {name} python3 -c "{bind}" && rm {path}/of-this-test')
+
+
 def test_no_secret_shows_anywhere(cluster: Cluster) -> None:
     seen = ""
     for host in HOSTS:
