@@ -20,7 +20,7 @@ _LEFT = (
 _named: WeakKeyDictionary[State, set[str]] = WeakKeyDictionary()
 SCRIPTS = (
     "serve", "wait-for-head", "wait-for-gpus", "await-completion", "attempt", "host-ready",
-    "end-container", "watch", "watch.py", "door", "generation", "weights-ready",
+    "end-container", "watch", "watch.py", "door", "drain", "generation", "weights-ready",
     "unless-stopped",
 )  # fmt: skip
 

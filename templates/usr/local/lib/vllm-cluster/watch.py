@@ -31,7 +31,6 @@ PROGRESS = re.compile(
     r"num_preemptions)\w*(?:\{[^}]*\})? \S+$",
     re.MULTILINE,
 )
-LOAD = re.compile(r"^vllm:num_requests_(running|waiting)(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
 
 
 def say(word, words):
@@ -113,7 +112,7 @@ class Engine:
             text = probe.text(probe.API + "/metrics", {}, TICK_S)
         except (OSError, ValueError):
             return None
-        self.load = {name: float(count) for name, count in LOAD.findall(text)}
+        self.load = {name: float(count) for name, count in probe.LOAD.findall(text)}
         return PROGRESS.findall(text)
 
 
