@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shutil
 import subprocess
 import tarfile
 import threading
@@ -153,10 +154,7 @@ def test_a_client_that_streams_during_a_stop_gets_all_its_tokens(serving: Servin
 
 
 def without_ray(archive: Path, out: Path) -> Path:
-    """The image of `archive` and a layer that takes Ray away; layers that hosts have are left out.
-
-    Docker does not read a layer from an archive that it has already (tarexport/load.go, 20.10).
-    """
+    """The image of `archive` and a layer that takes Ray away."""
     with tarfile.open(archive) as tar:
         manifest = json.load(tar.extractfile("manifest.json"))  # type: ignore[arg-type]
         config = json.load(tar.extractfile(manifest[0]["Config"]))  # type: ignore[arg-type]
@@ -178,7 +176,9 @@ def without_ray(archive: Path, out: Path) -> Path:
     tag = "vllm-cluster/no-ray:1"
     whole = json.dumps([{"Config": name, "RepoTags": [tag], "Layers": layers}]).encode()
     contents = {layers[-1]: buffer.getvalue(), name: text, "manifest.json": whole}
-    with tarfile.open(out, "w") as tar:
+    shutil.copyfile(archive, out)
+    # Of two members of a name the last one counts.
+    with tarfile.open(out, "a") as tar:
         for path, content in contents.items():
             member = tarfile.TarInfo(path)
             member.size = len(content)

@@ -66,7 +66,9 @@ def read(archive: Path) -> Archive:
         if f"sha256:{hashlib.sha256(config).hexdigest()}" != found:
             raise ValueError(f"{archive}: the configuration in it is not that of {found}")
         layers, names = diff_ids(config), [str(name) for name in entry.get("Layers") or ()]
-    if len(layers) != len(names) or any(name not in members for name in names):
+    if lacking := [name for name in names if name not in members]:
+        raise ValueError(f"{archive}: lacks {lacking[0]}, which its manifest.json names")
+    if len(layers) != len(names):
         raise ValueError(f"{archive}: has {len(names)} layers, its configuration {len(layers)}")
     tags = tuple(str(tag) for tag in entry.get("RepoTags") or ())
     sizes = {diff: members[name].size for diff, name in zip(layers, names, strict=True)}
