@@ -51,7 +51,11 @@ def test_an_interrupt_ends_every_ssh_and_the_command(
     out, err = command.communicate()
     assert (command.returncode, out, err.strip()) == (130, "", "")
     started = [int(pid) for file in pids.iterdir() for pid in file.read_text().split()]
-    assert [pid for pid in started if _alive(pid)] == []
+    # Killed as a group: the kernel takes a moment for each on a busy machine.
+    until_s = time.monotonic() + 30
+    while alive := [pid for pid in started if _alive(pid)]:
+        assert time.monotonic() < until_s, f"{alive} outlived the command"
+        time.sleep(0.02)
 
 
 def test_what_starts_while_all_is_ended_is_ended_too() -> None:
