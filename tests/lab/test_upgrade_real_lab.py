@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import shutil
 import subprocess
 import tarfile
 import threading
@@ -176,13 +175,14 @@ def without_ray(archive: Path, out: Path) -> Path:
     tag = "vllm-cluster/no-ray:1"
     whole = json.dumps([{"Config": name, "RepoTags": [tag], "Layers": layers}]).encode()
     contents = {layers[-1]: buffer.getvalue(), name: text, "manifest.json": whole}
-    shutil.copyfile(archive, out)
-    # Of two members of a name the last one counts.
-    with tarfile.open(out, "a") as tar:
+    with tarfile.open(archive) as old, tarfile.open(out, "w") as new:
+        for member in old:
+            if member.name != "manifest.json":
+                new.addfile(member, old.extractfile(member) if member.isfile() else None)
         for path, content in contents.items():
             member = tarfile.TarInfo(path)
             member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
+            new.addfile(member, io.BytesIO(content))
     return out
 
 
