@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import threading
 from argparse import Namespace
 from collections.abc import Iterator
@@ -11,10 +10,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-from vllm_cluster.plan import make_plan
-from vllm_cluster.spec import load
-from vllm_cluster.steps import configs
 
 ROOT = Path(__file__).parents[3]
 
@@ -56,18 +51,10 @@ def vllm() -> Iterator[Server]:
         server.shutdown()
 
 
-@pytest.fixture
-def probe(tmp_path: Path, vllm: Server, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    plan = make_plan(load(ROOT / "inventories" / "lab.yaml").description)
-    file = tmp_path / "probe.py"
-    file.write_text(configs.probe_file(plan, plan.hosts["node-a"]))
-    spec = importlib.util.spec_from_file_location("probe_under_test", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "API", f"http://127.0.0.1:{vllm.server_port}")
-    return module
+@pytest.fixture(autouse=True)
+def asked(probe: ModuleType, vllm: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probe asks this vLLM."""
+    monkeypatch.setattr(probe, "API", f"http://127.0.0.1:{vllm.server_port}")
 
 
 def test_what_is_under_way_is_waited_for(probe: ModuleType, vllm: Server) -> None:

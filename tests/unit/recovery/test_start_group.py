@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 from pathlib import Path
@@ -10,10 +9,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-
-from vllm_cluster.plan import make_plan
-from vllm_cluster.spec import load
-from vllm_cluster.steps import configs
 
 ROOT = Path(__file__).parents[3]
 SCRIPTS = ROOT / "templates/usr/local/lib/vllm-cluster"
@@ -42,19 +37,6 @@ class Ray:
              "state": state, "resources_total": {"GPU": 1.0}}
             for node, state in self.nodes.items()
         ]  # fmt: skip
-
-
-@pytest.fixture
-def probe(tmp_path: Path) -> ModuleType:
-    plan = make_plan(load(ROOT / "inventories" / "lab.yaml").description)
-    file = tmp_path / "probe.py"
-    file.write_text(configs.probe_file(plan, plan.hosts["node-a"]))
-    spec = importlib.util.spec_from_file_location("probe_under_test", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
