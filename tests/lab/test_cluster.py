@@ -83,7 +83,7 @@ def test_an_empty_run_takes_few_remote_commands_and_shows_no_secret(cluster: Clu
 DRIFT = [
     ("node-b", "/etc/hosts", "sed -i s/10.77.0.11/10.9.9.9/ /etc/hosts"),
     ("node-a", "/etc/vllm-cluster/firewall.nft", "sed -i s/8000/8001/ {}"),
-    ("node-a", "/etc/systemd/system/vllm.service", "sed -i s/RestartSec=2/RestartSec=6/ {}"),
+    ("node-a", "/etc/systemd/system/vllm.service", "sed -i s/RestartSec=500ms/RestartSec=6/ {}"),
     ("node-b", "/etc/systemd/system/ray-worker.service", "echo '# mine' >> {}"),
     ("node-b", "/etc/vllm-cluster/cluster.env", "echo NCCL_DEBUG=TRACE >> {}"),
     ("node-a", "/usr/local/lib/vllm-cluster/probe.py", "chmod 644 {}"),

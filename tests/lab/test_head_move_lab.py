@@ -214,12 +214,24 @@ def down(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def assert_no_way_to_the_gcs(cluster: Cluster, left: str) -> None:
+    """Not even while the firewall lets it in, as it does until a switch is over."""
+    source = cluster.lab.host(left).address
+    cluster.on("node-a", f"nft insert rule inet vllm_cluster input ip saddr {source} accept")
+    dial = "timeout 5 bash -c 'exec 3<>/dev/tcp/10.77.0.11/6379' 2>&1; true"
+    assert "Connection refused" in cluster.on(left, dial)
+    assert cluster.on("node-b", dial) == ""
+    cluster.on("node-a", "nft delete table inet vllm_cluster_gcs")
+    assert cluster.on(left, dial) == "", "nothing else keeps it out"
+
+
 def test_a_host_that_left_is_cleaned_by_its_name(cluster: Cluster) -> None:
     describe(cluster, "node-a", "node-b", head="node-a")
     done = cluster.pyinfra("-y")
     assert "node-c (10.77.0.13) left the description" in done.stderr, done.stdout + done.stderr
     # Its container ends with the head's session, and then the unit waits for a head.
     assert units(cluster, "node-c") == {"ray-worker"}
+    assert_no_way_to_the_gcs(cluster, "node-c")
     assert down(cluster, "--host", "node-x").returncode == 2
     done = down(cluster, "--host", "node-c")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -9,6 +9,8 @@ from fnmatch import fnmatchcase
 from ipaddress import IPv4Address, IPv4Network
 
 OUR_TABLE = "inet vllm_cluster"
+# Which hosts reach the head's GCS, made by its unit (`door only`).
+GCS_TABLE = f"{OUR_TABLE}_gcs"
 
 
 @dataclass(frozen=True)
@@ -67,12 +69,13 @@ def blocking(ruleset: str, packet: Packet, hosts: list[str]) -> Blocking | None:
     """What stops `packet` in this ruleset; None where nothing does.
 
     Reads base chains of the input hook and the chains they jump to, first match wins, rule by
-    rule as far as addresses, ports and cards go. Our own table is left out: the deploy mends that.
+    rule as far as addresses, ports and cards go. Our own tables are left out: the deploy mends
+    those.
     """
     every = [rule for rule in rules(ruleset) if rule.table.split()[0] in {"ip", "inet"}]
     bases = {(r.table, r.chain): r.policy for r in every if r.hook == "input" and not r.text}
     for (table, chain), policy in bases.items():
-        if table == OUR_TABLE:
+        if table in {OUR_TABLE, GCS_TABLE}:
             continue
         verdict, rule = _verdict(every, (table, chain), packet)
         if verdict == "stop" and rule is not None:

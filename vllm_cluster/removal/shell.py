@@ -15,6 +15,7 @@ RESTART_DOCKER = "systemctl daemon-reload; systemctl restart docker.service"
 NO_TABLE = """
 nft delete table inet vllm_cluster
 nft delete table inet vllm_cluster_door 2>/dev/null || true
+nft delete table inet vllm_cluster_gcs 2>/dev/null || true
 """
 # What we make beneath paths.STATE beside weights, and what a write that was cut off leaves of it.
 STATE = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import socket
 import sys
 import threading
 import time
@@ -96,6 +97,13 @@ def watch(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     spec.loader.exec_module(module)
     yield module
     monkeypatch.delitem(sys.modules, "probe", raising=False)
+
+
+@pytest.fixture
+def gcs() -> Iterator[socket.socket]:
+    """The head's GCS, as far as a worker's watchdog dials it."""
+    with socket.create_server(("127.0.0.1", 0)) as made:
+        yield made
 
 
 def settle(engine: Any) -> None:
@@ -223,10 +231,10 @@ def test_a_pooling_model_is_asked_for_what_it_does(
 
 
 def test_a_host_that_its_head_does_not_know_is_dead_at_the_second_look(
-    watch: ModuleType, server: Server
+    watch: ModuleType, server: Server, gcs: socket.socket
 ) -> None:
     url = f"http://127.0.0.1:{server.http.server_port}/healthz"
-    node = watch.Node(url, head=False, now=0)
+    node = watch.Node(url, gcs=gcs.getsockname(), now=0)
     server.status["/healthz"] = 200
     assert node.look(2)[0] == "well"
     server.status["/healthz"] = 503
@@ -234,11 +242,41 @@ def test_a_host_that_its_head_does_not_know_is_dead_at_the_second_look(
     assert node.look(6)[0] == "dead"
 
 
+def test_a_worker_whose_heads_gcs_has_ended_is_dead_at_the_second_look(
+    watch: ModuleType, server: Server, gcs: socket.socket
+) -> None:
+    url, address = f"http://127.0.0.1:{server.http.server_port}/healthz", gcs.getsockname()
+    server.status["/healthz"] = 200
+    node = watch.Node(url, gcs=address, now=0)
+    gcs.close()
+    assert node.look(2) == ("waits", f"the Ray head's GCS at 127.0.0.1:{address[1]} has ended")
+    with socket.create_server(address):
+        assert node.look(4)[0] == "well", "one refusal is none"
+    assert node.look(6)[0] == "waits"
+    assert node.look(8)[0] == "dead"
+
+
+def test_a_head_that_is_not_reached_is_not_taken_for_one_that_ended(
+    watch: ModuleType, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch.Node, "CONNECT_S", 0.2)
+    server.status["/healthz"] = 200
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        address = full.getsockname()
+        # One fills what a backlog of 0 takes: the next is dropped, as by a cable.
+        with socket.create_connection(address), pytest.raises(TimeoutError):
+            socket.create_connection(address, 0.2)
+        url = f"http://127.0.0.1:{server.http.server_port}/healthz"
+        node = watch.Node(url, gcs=address, now=0)
+        assert [node.look(now)[0] for now in (2, 4, 6)] == ["well"] * 3
+
+
 @pytest.mark.parametrize("status", [401, 403])
 def test_ray_is_not_ended_over_a_token_that_is_being_replaced(
-    watch: ModuleType, server: Server, status: int
+    watch: ModuleType, server: Server, gcs: socket.socket, status: int
 ) -> None:
-    node = watch.Node(f"http://127.0.0.1:{server.http.server_port}/healthz", head=False, now=0)
+    url = f"http://127.0.0.1:{server.http.server_port}/healthz"
+    node = watch.Node(url, gcs=gcs.getsockname(), now=0)
     server.status["/healthz"] = status
     looks = [node.look(now) for now in range(2, 200, 20)]
     assert {word for word, _ in looks} == {"waits"}
@@ -246,9 +284,10 @@ def test_ray_is_not_ended_over_a_token_that_is_being_replaced(
 
 
 def test_an_agent_that_has_answered_may_be_silent_for_a_minute(
-    watch: ModuleType, server: Server
+    watch: ModuleType, server: Server, gcs: socket.socket
 ) -> None:
-    node = watch.Node(f"http://127.0.0.1:{server.http.server_port}/healthz", head=False, now=0)
+    url = f"http://127.0.0.1:{server.http.server_port}/healthz"
+    node = watch.Node(url, gcs=gcs.getsockname(), now=0)
     server.status["/healthz"] = 200
     assert node.look(100)[0] == "well"
     server.http.shutdown()
@@ -257,10 +296,13 @@ def test_an_agent_that_has_answered_may_be_silent_for_a_minute(
     assert node.look(161)[0] == "dead"
 
 
-def test_an_agent_that_is_still_starting_has_ten_minutes(watch: ModuleType, server: Server) -> None:
+def test_an_agent_that_is_still_starting_has_ten_minutes(
+    watch: ModuleType, server: Server, gcs: socket.socket
+) -> None:
     server.http.shutdown()
     server.http.server_close()
-    node = watch.Node(f"http://127.0.0.1:{server.http.server_port}/healthz", head=False, now=0)
+    url = f"http://127.0.0.1:{server.http.server_port}/healthz"
+    node = watch.Node(url, gcs=gcs.getsockname(), now=0)
     began = time.monotonic()
     assert node.look(599)[0] == "waits"
     assert node.look(601)[0] == "dead"

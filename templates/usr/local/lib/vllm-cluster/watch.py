@@ -14,6 +14,7 @@ holds its ranks, it is dead with the first of them: vLLM sees that too, but may 
 
 import argparse
 import re
+import socket
 import sys
 import threading
 import time
@@ -117,21 +118,29 @@ class Engine:
 
 
 class Node:
-    """Ray on this host. `head`: this is the head's host."""
+    """Ray on this host. `gcs`: address and port of the head's GCS; None where this is the head."""
 
     # A raylet that its head does not know, or calls dead, never comes back by itself in less than
     # a minute. Twice, since the head's answer may be one of a moment ago.
     REFUSED_TIMES = 2
+    # A GCS whose port is closed has ended, and its session with it: it is kept in memory only. A
+    # cable that is out closes no port. Twice, since a firewall may be in the middle of a change.
+    CLOSED_TIMES = 2
+    CONNECT_S = 2
     SILENT_S = 60
     # Until its first answer Ray is starting: a minute on a host that is busy with other starts, and
     # whoever ends it then makes it begin anew.
     START_S = 600
 
-    def __init__(self, url, head, now):
-        self.url, self.head, self.refused = url, head, 0
+    def __init__(self, url, gcs, now):
+        self.url, self.gcs, self.refused, self.closed = url, gcs, 0, 0
         self.answered = self.listed = now + self.START_S - self.SILENT_S
 
     def look(self, now):
+        if self.gcs is not None and self._is_closed():
+            # The agent would wait for the GCS, and hide for how long.
+            word = "dead" if self.closed >= self.CLOSED_TIMES else "waits"
+            return word, f"the Ray head's GCS at {self.gcs[0]}:{self.gcs[1]} has ended"
         try:
             probe.text(self.url, {}, TICK_S)
             self.answered, self.refused = now, 0
@@ -150,7 +159,18 @@ class Node:
             return "waits", f"no answer of Ray's agent: {error}"
         if self.refused:
             return "waits", "Ray's head does not hold this host for alive"
-        return self._dashboard(now) if self.head else ("well", "")
+        return self._dashboard(now) if self.gcs is None else ("well", "")
+
+    def _is_closed(self):
+        try:
+            socket.create_connection(self.gcs, self.CONNECT_S).close()
+        except ConnectionRefusedError:
+            self.closed += 1
+            return True
+        except OSError:
+            return False  # not reached: what Ray makes of that is judged
+        self.closed = 0
+        return False
 
     def _dashboard(self, now):
         """The head's list of nodes: vLLM's start waits for it. A server that runs needs it not."""
@@ -177,9 +197,8 @@ def main():
     parser.add_argument("unit", choices=("vllm", "ray-head", "ray-worker"))
     unit = parser.parse_args().unit
     now = time.monotonic()
-    watched = (
-        Engine(probe.HANG_S, now) if unit == "vllm" else Node(probe.RAYLET, unit == "ray-head", now)
-    )
+    gcs = None if unit == "ray-head" else probe.GCS
+    watched = Engine(probe.HANG_S, now) if unit == "vllm" else Node(probe.RAYLET, gcs, now)
     while True:
         word, words = watched.look(time.monotonic())
         say(word, words)
