@@ -21,7 +21,7 @@ _named: WeakKeyDictionary[State, set[str]] = WeakKeyDictionary()
 SCRIPTS = (
     "serve", "wait-for-head", "wait-for-gpus", "await-completion", "attempt", "host-ready",
     "end-container", "watch", "watch.py", "door", "drain", "generation", "weights-ready",
-    "unless-stopped",
+    "unless-stopped", "clear-ray",
 )  # fmt: skip
 
 

@@ -144,3 +144,33 @@ def test_a_container_that_is_not_taken_away_says_why(
     assert told in done.stderr
     assert bool(done.stderr.replace("no exit event\n", "")) is bool(told)
     assert (done.returncode == 0) is (removal == "exit 0")
+
+
+def sessions(ray: Path, *names: str) -> Path:
+    """Ray's directory with sessions of these names, the first the oldest."""
+    for at, name in enumerate(names):
+        logs = ray / "sessions" / name / "logs"
+        logs.mkdir(parents=True)
+        (logs / "gcs_server.out").write_text("words")
+        os.utime(ray / "sessions" / name, (1000 + at, 1000 + at))
+    (ray / "rpc").mkdir()
+    return ray
+
+
+def test_only_the_last_sessions_of_ray_are_kept(tmp_path: Path) -> None:
+    names = [f"session_2026-01-0{day}_00-00-00_1_1" for day in range(1, 8)]
+    ray = sessions(tmp_path / "ray", *names)
+    (ray / "sessions" / "session_latest").symlink_to(names[-1])
+    (ray / "sessions" / "of somebody else").mkdir()
+    (ray / "rpc" / "a socket").touch()
+    for _ in range(2):
+        done = run(tmp_path, ["clear-ray", str(ray), "5"])
+        assert (done.returncode, done.stderr) == (0, "")
+        left = {path.name for path in (ray / "sessions").iterdir()}
+        assert left == {*names[2:], "session_latest", "of somebody else"}
+    assert list((ray / "rpc").iterdir()) == []
+
+
+def test_a_host_on_which_ray_never_ran_has_nothing_to_clear(tmp_path: Path) -> None:
+    done = run(tmp_path, ["clear-ray", str(tmp_path), "5"])
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
