@@ -223,6 +223,10 @@ def assert_no_way_to_the_gcs(cluster: Cluster, left: str) -> None:
     assert cluster.on("node-b", dial) == ""
     cluster.on("node-a", "nft delete table inet vllm_cluster_gcs")
     assert cluster.on(left, dial) == "", "nothing else keeps it out"
+    # What the firewall's unit does after somebody flushed every table.
+    cluster.on("node-a", "/usr/local/lib/vllm-cluster/firewall-load boot")
+    cluster.on("node-a", f"nft insert rule inet vllm_cluster input ip saddr {source} accept")
+    assert "Connection refused" in cluster.on(left, dial)
 
 
 def test_a_host_that_left_is_cleaned_by_its_name(cluster: Cluster) -> None:

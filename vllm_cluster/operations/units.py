@@ -115,6 +115,7 @@ def _retired(units: list[Unit]) -> Commands:
             f"{{ [ ! -e {path} ] || systemctl --quiet disable --now {unit.name}; }} && "
             f"{{ systemctl --quiet stop vllm-cluster-watch@{unit.container}.service || true; "
             f"docker rm --force {unit.container} >/dev/null 2>&1 || true; "
+            f"for to in any open; do {paths.SCRIPTS}/door $to || true; done; "
             f"rm -f {paths.UNITS_STATE}/{unit.container}.*; }} && "
             f"{{ grep -lsF '{MARK}' {path}.d/*.conf {path} | xargs -r rm -f; "
             f"rmdir {path}.d 2>/dev/null || true; }} && systemctl daemon-reload && "

@@ -51,7 +51,9 @@ while IFS="$T" read -r p v; do
 done
 named package | xargs -r dpkg-query -W -f '${db:Status-Status} ${Package}\n' 2>/dev/null |
   sed -n "s/^installed /installed$T/p"
-nft list table inet vllm_cluster >/dev/null 2>&1 && say table inet
+for t in vllm_cluster vllm_cluster_gcs vllm_cluster_door; do
+  if nft list table inet $t >/dev/null 2>&1; then say table inet; break; fi
+done
 # Our rules stay in its file while ufw is off; comments are in hexadecimal there.
 grep -qsF "comment=$ufw_mark" /etc/ufw/user.rules && ufw show added |
   while read -r l; do say ufw "$l"; done

@@ -13,7 +13,7 @@ from vllm_cluster.plan import paths
 STOP_DOCKER = "systemctl --quiet stop docker.socket docker.service"
 RESTART_DOCKER = "systemctl daemon-reload; systemctl restart docker.service"
 NO_TABLE = """
-nft delete table inet vllm_cluster
+nft delete table inet vllm_cluster 2>/dev/null || true
 nft delete table inet vllm_cluster_door 2>/dev/null || true
 nft delete table inet vllm_cluster_gcs 2>/dev/null || true
 """

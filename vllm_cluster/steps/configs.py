@@ -25,6 +25,8 @@ def digest(plan: Plan, host: HostPlan, unit: str, env: str, secrets: Mapping[str
     head = plan.hosts[plan.head].containers
     inside = [plain(f"{paths.SCRIPTS}/serve"), environment.not_carried_json()]
     parts = [
+        # A change of the unit alone is a change too: it goes the way that is judged, and back.
+        unit_file(plan, host, unit, ""),
         host.containers[unit].run(),
         head["ray-head"].run() if plan.backend == "ray" else (),
         plan.weights.identity,
@@ -51,8 +53,21 @@ def unit_file(plan: Plan, host: HostPlan, unit: str, config: str) -> str:
     container = labelled(host.containers[unit], config)
     path = f"{paths.UNITS}/{unit}.service"
     values = {"plan": plan, "host": host, "container": container, "paths": paths}
+    values |= {"gcs_port": gcs_port(plan), "gcs_sources": gcs_sources(plan)}
     check = plan.weights.check(f"{unit}.service")
     return render(path, **values, started_from=started_from(unit), check=check)
+
+
+def gcs_port(plan: Plan) -> int:
+    """The port of Ray's GCS on the head."""
+    return int(plan.gcs_address.rpartition(":")[2])
+
+
+def gcs_sources(plan: Plan) -> list[str]:
+    """Who may reach Ray's GCS: hosts of the plan, and whom the description opens its port to."""
+    port = gcs_port(plan)
+    rules = plan.hosts[plan.head].allow
+    return sorted({s for r in rules if not r.ports or port in r.ports for s in r.sources})
 
 
 def probe_file(plan: Plan, host: HostPlan) -> str:

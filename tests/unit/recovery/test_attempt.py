@@ -191,3 +191,21 @@ def test_starts_that_somebody_asked_for_and_those_of_days_ago_are_not_told(unit:
     assert len(history.read_text().splitlines()) == 50
     assert unit.attempt("held", "vllm") == (0, "")
     assert not list(unit.state.glob("*.new"))
+
+
+def test_an_end_with_the_head_is_no_start_of_ones_own_and_is_not_told(unit: Unit) -> None:
+    for _ in range(20):
+        assert unit.begin(restarts=1) == (0, "")
+        assert unit.starts.read_text() == "1\n"
+        assert unit.attempt("excused", "vllm") == (0, "")
+    assert unit.attempt("held", "vllm") == (0, "")
+    assert len((unit.state / "vllm.history").read_text().splitlines()) == 1, "the first one's"
+
+
+def test_an_excuse_holds_once(unit: Unit) -> None:
+    unit.begin(restarts=1)
+    unit.attempt("excused", "vllm")
+    for count in (1, 2):
+        unit.begin(restarts=1)
+        assert unit.starts.read_text() == f"{count}\n"
+    assert len((unit.state / "vllm.history").read_text().splitlines()) == 2

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
+import shutil
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -234,7 +237,7 @@ def test_a_host_that_its_head_does_not_know_is_dead_at_the_second_look(
     watch: ModuleType, server: Server, gcs: socket.socket
 ) -> None:
     url = f"http://127.0.0.1:{server.http.server_port}/healthz"
-    node = watch.Node(url, gcs=gcs.getsockname(), now=0)
+    node = watch.Node(url, head=False, gcs=gcs.getsockname(), now=0)
     server.status["/healthz"] = 200
     assert node.look(2)[0] == "well"
     server.status["/healthz"] = 503
@@ -247,13 +250,13 @@ def test_a_worker_whose_heads_gcs_has_ended_is_dead_at_the_second_look(
 ) -> None:
     url, address = f"http://127.0.0.1:{server.http.server_port}/healthz", gcs.getsockname()
     server.status["/healthz"] = 200
-    node = watch.Node(url, gcs=address, now=0)
+    node = watch.Node(url, head=False, gcs=address, now=0)
     gcs.close()
     assert node.look(2) == ("waits", f"the Ray head's GCS at 127.0.0.1:{address[1]} has ended")
     with socket.create_server(address):
         assert node.look(4)[0] == "well", "one refusal is none"
     assert node.look(6)[0] == "waits"
-    assert node.look(8)[0] == "dead"
+    assert node.look(8)[0] == "gone"
 
 
 def test_a_head_that_is_not_reached_is_not_taken_for_one_that_ended(
@@ -267,8 +270,51 @@ def test_a_head_that_is_not_reached_is_not_taken_for_one_that_ended(
         with socket.create_connection(address), pytest.raises(TimeoutError):
             socket.create_connection(address, 0.2)
         url = f"http://127.0.0.1:{server.http.server_port}/healthz"
-        node = watch.Node(url, gcs=address, now=0)
+        node = watch.Node(url, head=False, gcs=address, now=0)
         assert [node.look(now)[0] for now in (2, 4, 6)] == ["well"] * 3
+
+
+def test_a_worker_is_not_blamed_for_a_head_of_another_session(
+    watch: ModuleType, server: Server, gcs: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "body", lambda _: "RPC error: WrongClusterID: Perhaps the client")
+    server.status["/healthz"] = 503
+    url = f"http://127.0.0.1:{server.http.server_port}/healthz"
+    worker = watch.Node(url, head=False, gcs=gcs.getsockname(), now=0)
+    assert [worker.look(now)[0] for now in (2, 4)] == ["waits", "gone"]
+    head = watch.Node(url, head=True, gcs=gcs.getsockname(), now=0)
+    assert [head.look(now)[0] for now in (2, 4)] == ["waits", "dead"]
+
+
+def test_the_watchdog_understands_the_probe_of_a_kept_generation(
+    server: Server, tmp_path: Path
+) -> None:
+    """watch.py comes with every deploy, probe.py with its generation: a way back brings an old."""
+    plan = make_plan(load(ROOT / "inventories" / "lab.yaml").description)
+    now = configs.probe_file(plan, plan.hosts["node-b"])
+    before = "".join(line for line in now.splitlines(True) if not line.startswith("GCS = "))
+    assert before != now
+    agent = f'RAYLET = "http://127.0.0.1:{server.http.server_port}/healthz"'
+    (tmp_path / "probe.py").write_text(re.sub("(?m)^RAYLET = .*$", agent, before))
+    server.status["/healthz"] = 200
+    shutil.copy(templates() / paths.SCRIPTS.lstrip("/") / "watch.py", tmp_path)
+    argv = [sys.executable, str(tmp_path / "watch.py"), "ray-worker"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as watcher:
+        assert watcher.stdout is not None
+        first = watcher.stdout.readline()
+        watcher.kill()
+    assert first.strip() == "well"
+
+
+# What every probe.py that a host may have kept can do: watch.py must live with less than today's.
+EVERY_PROBE = {
+    "API", "HANG_S", "LOAD", "RAY", "RAYLET", "answer", "count", "ranks", "text",
+}  # fmt: skip
+
+
+def test_the_watchdog_asks_of_the_probe_what_every_generation_has() -> None:
+    text = (templates() / paths.SCRIPTS.lstrip("/") / "watch.py").read_text()
+    assert set(re.findall(r"\bprobe\.(\w+)", text)) - {"py"} == EVERY_PROBE
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -276,7 +322,7 @@ def test_ray_is_not_ended_over_a_token_that_is_being_replaced(
     watch: ModuleType, server: Server, gcs: socket.socket, status: int
 ) -> None:
     url = f"http://127.0.0.1:{server.http.server_port}/healthz"
-    node = watch.Node(url, gcs=gcs.getsockname(), now=0)
+    node = watch.Node(url, head=False, gcs=gcs.getsockname(), now=0)
     server.status["/healthz"] = status
     looks = [node.look(now) for now in range(2, 200, 20)]
     assert {word for word, _ in looks} == {"waits"}
@@ -287,7 +333,7 @@ def test_an_agent_that_has_answered_may_be_silent_for_a_minute(
     watch: ModuleType, server: Server, gcs: socket.socket
 ) -> None:
     url = f"http://127.0.0.1:{server.http.server_port}/healthz"
-    node = watch.Node(url, gcs=gcs.getsockname(), now=0)
+    node = watch.Node(url, head=False, gcs=gcs.getsockname(), now=0)
     server.status["/healthz"] = 200
     assert node.look(100)[0] == "well"
     server.http.shutdown()
@@ -302,7 +348,7 @@ def test_an_agent_that_is_still_starting_has_ten_minutes(
     server.http.shutdown()
     server.http.server_close()
     url = f"http://127.0.0.1:{server.http.server_port}/healthz"
-    node = watch.Node(url, gcs=gcs.getsockname(), now=0)
+    node = watch.Node(url, head=False, gcs=gcs.getsockname(), now=0)
     began = time.monotonic()
     assert node.look(599)[0] == "waits"
     assert node.look(601)[0] == "dead"

@@ -88,6 +88,14 @@ def test_what_hangs_inside_is_ended_with_its_reason(host: Host) -> None:
     assert host.text("units/vllm.watchdog") == "0123 watchdog: no token for 190 s\n"
 
 
+def test_what_ends_with_its_head_is_ended_and_not_blamed(host: Host) -> None:
+    assert host.watch("echo 'well'; echo 'gone the GCS has ended'; exit 3") == 0
+    assert host.ended
+    assert not (host.state / "vllm.watchdog").exists()
+    said = "say vllm watchdog: the GCS has ended; the container is ended"
+    assert host.text("attempts").splitlines() == [said, "excused vllm"]
+
+
 def test_a_container_in_which_nothing_runs_is_ended(host: Host) -> None:
     assert host.watch("echo 'well a'; seen a; uptime_is 160; hang") == 0
     assert "nothing runs in the container: no word for 60 s" in host.text("units/vllm.watchdog")

@@ -151,3 +151,44 @@ def test_the_probe_asks_where_the_plan_listens(plan: Plan) -> None:
     assert 'API = "http://127.0.0.1:8000"' in text
     assert "http://127.0.0.1:8265/api/v0/nodes" in text
     assert "http://10.77.0.12:6383/api/local_raylet_healthz" in text
+
+
+def door(plan: Plan) -> list[str]:
+    """Port and sources that the head's unit lets in to Ray's GCS."""
+    text = configs.unit_file(plan, plan.hosts[plan.head], "ray-head", "cafe")
+    lines = [line for line in text.splitlines() if "/door only " in line]
+    assert len(lines) == 1
+    return lines[0].split("/door only ")[1].split()
+
+
+def changed(tmp_path: Path, *edits: tuple[str, str]) -> Plan:
+    """The plan of the lab's description with these edits."""
+    text = (INVENTORIES / "lab.yaml").read_text()
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new)
+    file = tmp_path / "lab.yaml"
+    file.write_text(text)
+    return make_plan(load(file).description, model_id=ModelId("local-0", "0" * 64, 1))
+
+
+def test_only_hosts_of_the_plan_reach_the_heads_gcs(plan: Plan) -> None:
+    assert door(plan) == ["6379", "10.77.0.11", "10.77.0.12"]
+
+
+def test_whom_the_description_lets_in_to_the_gcs_comes_through_its_door_too(
+    tmp_path: Path,
+) -> None:
+    opened = "  open:\n    clients: {ports: [6379], sources: [10.9.9.9/32]}\n"
+    opened += "    others: {ports: [6380], sources: [10.9.9.8/32]}\n"
+    plan = changed(tmp_path, ("network:\n", f"network:\n{opened}"))
+    assert door(plan) == ["6379", "10.77.0.11", "10.77.0.12", "10.9.9.9/32"]
+
+
+def test_a_unit_that_changes_makes_another_generation(tmp_path: Path, plan: Plan) -> None:
+    """It goes the way that is judged and can go back, though the container is the same."""
+    other = changed(tmp_path, ("start_timeout_s: 600", "start_timeout_s: 601"))
+    for name, host in plan.hosts.items():
+        for unit, container in host.containers.items():
+            assert other.hosts[name].containers[unit].run() == container.run()
+    assert configs.generation(other, {}) != configs.generation(plan, {})

@@ -5,6 +5,7 @@
     well WORDS      it works
     waits WORDS     no sign of life yet, and not for too long either
     dead WORDS      it hangs: the container is to be ended. The program ends with this.
+    gone WORDS      so too, but the head is what ended: that says nothing of this host
 
 vLLM is alive when its engine's counters move, or when a request of one token comes back: a busy
 server that makes progress is never asked, and a long prefill shows as KV cache that fills.
@@ -118,7 +119,8 @@ class Engine:
 
 
 class Node:
-    """Ray on this host. `gcs`: address and port of the head's GCS; None where this is the head."""
+    """Ray on this host. `head`: this is the head's host. `gcs`: address and port of the head's GCS;
+    None where probe.py is of a generation before it said so."""
 
     # A raylet that its head does not know, or calls dead, never comes back by itself in less than
     # a minute. Twice, since the head's answer may be one of a moment ago.
@@ -127,19 +129,21 @@ class Node:
     # cable that is out closes no port. Twice, since a firewall may be in the middle of a change.
     CLOSED_TIMES = 2
     CONNECT_S = 2
+    # What the GCS of another session answers (seen with Ray 2.60).
+    OTHER_SESSION = "WrongClusterID"
     SILENT_S = 60
     # Until its first answer Ray is starting: a minute on a host that is busy with other starts, and
     # whoever ends it then makes it begin anew.
     START_S = 600
 
-    def __init__(self, url, gcs, now):
-        self.url, self.gcs, self.refused, self.closed = url, gcs, 0, 0
+    def __init__(self, url, head, gcs, now):
+        self.url, self.head, self.gcs, self.refused, self.closed = url, head, gcs, 0, 0
         self.answered = self.listed = now + self.START_S - self.SILENT_S
 
     def look(self, now):
-        if self.gcs is not None and self._is_closed():
+        if self.gcs is not None and not self.head and self._is_closed():
             # The agent would wait for the GCS, and hide for how long.
-            word = "dead" if self.closed >= self.CLOSED_TIMES else "waits"
+            word = "gone" if self.closed >= self.CLOSED_TIMES else "waits"
             return word, f"the Ray head's GCS at {self.gcs[0]}:{self.gcs[1]} has ended"
         try:
             probe.text(self.url, {}, TICK_S)
@@ -152,14 +156,15 @@ class Node:
                 return "waits", f"Ray's agent turns the watchdog away: {words}"
             self.refused += 1
             if self.refused >= self.REFUSED_TIMES:
-                return "dead", f"Ray's head does not hold this host for alive: {words}"
+                word = "gone" if self.OTHER_SESSION in words and not self.head else "dead"
+                return word, f"Ray's head does not hold this host for alive: {words}"
         except (OSError, ValueError) as error:
             if now - self.answered > self.SILENT_S:
                 return "dead", f"no answer of Ray's agent for too long: {error}"
             return "waits", f"no answer of Ray's agent: {error}"
         if self.refused:
             return "waits", "Ray's head does not hold this host for alive"
-        return self._dashboard(now) if self.gcs is None else ("well", "")
+        return self._dashboard(now) if self.head else ("well", "")
 
     def _is_closed(self):
         try:
@@ -197,12 +202,14 @@ def main():
     parser.add_argument("unit", choices=("vllm", "ray-head", "ray-worker"))
     unit = parser.parse_args().unit
     now = time.monotonic()
-    gcs = None if unit == "ray-head" else probe.GCS
-    watched = Engine(probe.HANG_S, now) if unit == "vllm" else Node(probe.RAYLET, gcs, now)
+    if unit == "vllm":
+        watched = Engine(probe.HANG_S, now)
+    else:
+        watched = Node(probe.RAYLET, unit == "ray-head", getattr(probe, "GCS", None), now)
     while True:
         word, words = watched.look(time.monotonic())
         say(word, words)
-        if word == "dead":
+        if word in {"dead", "gone"}:
             sys.exit(3)
         time.sleep(TICK_S if unit == "vllm" else 2)
 
