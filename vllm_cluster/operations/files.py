@@ -86,15 +86,20 @@ def place(wanted: Wanted | Callable[[], Wanted]) -> Generator[StringCommand, Non
     if not wrong:
         host.noop(f"{len(wanted)} paths are as they shall be")
         return
-    foreign = [words for path in wrong if (words := _foreign(path, shall[path], have[path]))]
-    if foreign:
-        yield refuse("; ".join(foreign))
+    words = _all_foreign(shall, have)
+    if words:
+        yield refuse(words)
         return
     for path, why in wrong.items():
         host.log(f"{path}: {why}")
         _show_diff(path, shall[path], have[path])
     for path in wrong:
         yield from _commands(path, shall[path])
+
+
+def obstacles(wanted: Settled) -> str:
+    """Why `place` would refuse `wanted` on this host; empty where it would not."""
+    return _all_foreign(wanted, read(wanted))
 
 
 def read(wanted: Wanted) -> dict[str, FileState]:
@@ -120,6 +125,11 @@ def _difference(item: File | Directory, found: FileState) -> str:
     if (found.user, found.group) != (item.user, item.group):
         differs.append(f"owner is {found.user}:{found.group}, not {item.user}:{item.group}")
     return ", ".join(differs)
+
+
+def _all_foreign(wanted: Settled, have: Mapping[str, FileState]) -> str:
+    found = (_foreign(path, item, have[path]) for path, item in wanted.items())
+    return "; ".join(words for words in found if words)
 
 
 def _foreign(path: str, item: File | Directory, found: FileState) -> str:

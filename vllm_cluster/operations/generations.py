@@ -18,7 +18,7 @@ from pyinfra.context import host
 
 from vllm_cluster.facts.generations import TOOL, Generations
 from vllm_cluster.operations import owned
-from vllm_cluster.operations.files import MARK, Directory, File
+from vllm_cluster.operations.files import MARK, Directory, File, obstacles
 from vllm_cluster.operations.refuse import refuse
 from vllm_cluster.operations.switching import Switch, run
 from vllm_cluster.plan import generations
@@ -100,13 +100,22 @@ def allowed(identity: Callable[[], str], retry: bool) -> Generator[StringCommand
 def laid(
     identity: Callable[[], str], files: Callable[[], Mapping[str, File | Directory]]
 ) -> Generator[StringCommand, None, None]:
-    """Have the files of a generation beside those that serve."""
-    name = identity()
-    whole = {
-        path: (item.mode, item.body) for path, item in files().items() if isinstance(item, File)
-    }
-    kept = _of(host.state).kept.get(host.name, Kept())
-    if kept.trees.get(name) == generations.tree_digest(whole):
+    """Have the files of a generation beside those that serve.
+
+    Refused where somebody else's are in their way: the host itself puts them there, at the switch.
+    """
+    name, every = identity(), files()
+    wanted = {path: item for path, item in every.items() if isinstance(item, File)}
+    whole = {path: (item.mode, item.body) for path, item in wanted.items()}
+    every_kept = _of(host.state).kept
+    kept = every_kept.get(host.name, Kept())
+    there = kept.trees.get(name) == generations.tree_digest(whole)
+    if not there or generations.switches(every_kept, name):
+        words = obstacles(wanted)
+        if words:
+            yield refuse(words)
+            return
+    if there:
         host.noop(f"{len(whole)} files of this generation are kept")
         return
     # They come to their places later, by the host's own hand: `down` must know of them.

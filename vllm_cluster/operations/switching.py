@@ -106,6 +106,9 @@ def run(state: State, leader: Host, switch: Switch, kept: Mapping[str, Kept]) ->
         words = hosts.every(switch.units, switch.needs)
         if words:
             return f"generation {number} cannot come back, nothing was changed: {words}"
+    words = hosts.every(switch.units, f"{TOOL} free {switch.to}")
+    if words:
+        return f"generation {number} cannot be put in place, nothing was changed: {words}"
     hosts.say(f"generation {number} shall follow generation {old.number if old else 'none'}")
     servers = [switch.head] if switch.group else list(switch.units)
     rates = {name: rate for name in servers if (rate := _measured(hosts, name, switch)) is not None}

@@ -13,6 +13,7 @@ from vllm_cluster.steps.render import templates
 TOOL = templates() / "usr/local/lib/vllm-cluster/generation"
 UNIT = "/etc/systemd/system/{}.service"
 ENV = "/etc/vllm-cluster/cluster.env"
+THEIRS = "[Service]\nExecStart=/opt/theirs\n"
 
 # A unit whose file says "broken" does not start; docker answers the load with what its file says.
 _SYSTEMCTL = """#!/bin/bash
@@ -79,6 +80,18 @@ class Machine:
             env=self.environment,
         )  # fmt: skip
         return done.returncode == 0, done.stdout + done.stderr
+
+    def put(self, unit: str, text: str = THEIRS) -> Path:
+        """Somebody's own unit file, which runs; without a text a mask, which does not."""
+        file = self.root / UNIT.format(unit).lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.unlink(missing_ok=True)
+        if text:
+            file.write_text(text)
+            (self.active_folder / file.name).touch()
+        else:
+            file.symlink_to("/dev/null")
+        return file
 
     def lay(self, name: str, **units: str) -> str:
         """Files of a generation with such units; the plan's digest of them."""

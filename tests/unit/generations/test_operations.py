@@ -19,7 +19,7 @@ from pyinfra.api.state import State, StateStage
 from pyinfra.context import ctx_inventory
 
 from tests.unit.connector import InProcess
-from tests.unit.generations.machine import ENV, UNIT, Machine
+from tests.unit.generations.machine import ENV, THEIRS, UNIT, Machine
 from vllm_cluster.operations import generations, owned
 from vllm_cluster.operations.files import Directory, File
 from vllm_cluster.operations.switching import Switch
@@ -35,7 +35,9 @@ class OnDirectory(InProcess):
         # The program is on a host from its first deploy on.
         text = re.sub(r"^\[ ! -x \S+ \] \|\| ", "", command)
         machine: Machine = self.host.data.get("machine")
-        return machine.shell(text, stdin + "\n" * bool(stdin))
+        text = text.replace("state open /", f"state open {machine.root}/")
+        good, said = machine.shell(text, stdin + "\n" * bool(stdin))
+        return good, said.replace(f" {machine.root}/", " /")
 
 
 class Two:
@@ -163,6 +165,28 @@ def test_a_failure_ends_the_run_on_all_hosts_with_the_old_one_serving(two: Two) 
     assert "A=g1" in two.machines["b"].text(ENV)
     assert two.run(deploying("g2", broken="broken")) == []
     assert not any("begin" in call for call in two.machines["a"].calls()[-1:])
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_somebodys_own_file_is_refused_before_it_is_recorded_or_anything_stops(
+    two: Two, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, kept: bool
+) -> None:
+    """Also where the files of the description are kept since an earlier run."""
+    if kept:
+        assert two.run(deploying("g2")) == ["a", "b"]
+        assert two.run(deploying("g1")) == ["a", "b"]
+    b = two.machines["b"]
+    theirs = b.put("ray-worker")
+    before = [each.active() for each in two.machines.values()]
+    monkeypatch.setattr(owned, "FILES", 'own_file() { docker owned "$1"; }')
+    b.calls()
+    assert two.run(deploying("g2")) == []
+    assert two.current() == {"g1"}
+    assert theirs.read_text() == THEIRS
+    assert [each.active() for each in two.machines.values()] == before
+    refusal = f"refused: {UNIT.format('ray-worker')} exists and was not written by vllm-cluster"
+    assert f"{refusal}; move it away and run again" in caplog.text
+    assert b.calls() == []
 
 
 def test_a_run_over_some_of_the_hosts_does_not_switch(two: Two) -> None:

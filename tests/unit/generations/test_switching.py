@@ -12,7 +12,7 @@ import pytest
 from pyinfra.api.host import Host
 from pyinfra.api.state import State
 
-from tests.unit.generations.machine import ENV, UNIT, Machine
+from tests.unit.generations.machine import ENV, THEIRS, UNIT, Machine
 from vllm_cluster.operations import switching
 from vllm_cluster.operations.switching import Switch, run
 
@@ -290,6 +290,26 @@ def test_what_the_way_back_needs_is_looked_for_before_anything_changes(group: Cl
     assert group.serving() == {"g1"}
     assert group.machines["a"].kept().pending is None
     assert "stop" not in json.dumps(group.calls)
+
+
+@pytest.mark.parametrize("text", [THEIRS, ""])
+def test_somebodys_own_unit_ends_a_switch_before_anything_stops(group: Cluster, text: str) -> None:
+    """The head moves to a host where somebody runs a vllm.service, or has masked it."""
+    theirs = group.machines["b"].put("vllm", text)
+    group.machines["a"].lay("g2", ray_worker="g2")
+    group.machines["b"].lay("g2", ray_head="g2", vllm=f"g2 {RATE.format(100.0)}")
+    units = {"a": ("ray-worker",), "b": ("ray-head", "vllm")}
+    said = group.switch(head="b", units=units)
+    assert f"nothing was changed: b: {UNIT.format('vllm')} " in said
+    assert "move it away and run again" in said
+    assert group.serving() == {"g1"}
+    assert theirs.read_text() == text
+    for machine in group.machines.values():
+        assert not [call for call in machine.calls() if " stop " in call or " disable " in call]
+    # Moved away, it is in nobody's way, and nothing is held against the description.
+    theirs.unlink()
+    assert "g2" not in group.machines["a"].kept().records
+    assert group.switch(head="b", units=units, measure_s=0) == ""
 
 
 def test_a_new_host_without_a_generation_ends_as_it_was(group: Cluster) -> None:

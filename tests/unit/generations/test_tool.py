@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.unit.generations.machine import ENV, TOOL, UNIT, Machine
+from tests.unit.generations.machine import ENV, THEIRS, TOOL, UNIT, Machine
 from vllm_cluster.plan import generations
 from vllm_cluster.plan.generations import Record
 from vllm_cluster.plan.owned import parse
@@ -118,6 +118,54 @@ def test_a_file_that_somebody_else_put_there_stays(machine: Machine) -> None:
     theirs.write_text("[Service]\n")
     machine.run("place", "g2")
     assert theirs.read_text() == "[Service]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (THEIRS, "exists and was not written by vllm-cluster; move it away and run again"),
+        ("", "is a link and shall be a file; move it away and run again"),
+    ],
+)
+def test_somebodys_unit_or_mask_in_the_way_is_named(
+    machine: Machine, text: str, words: str
+) -> None:
+    machine.run("free", "g2")
+    machine.put("ray-worker", text)
+    good, said = machine.shell(f"{machine.program} free g2")
+    assert not good
+    assert said.strip() == f"{UNIT.format('ray-worker')} {words}"
+    assert machine.calls() == []
+
+
+def test_an_empty_file_and_one_that_can_have_no_mark_are_in_nobodys_way(machine: Machine) -> None:
+    path = "/etc/vllm-cluster/vllm/of.json"
+    unit = ["644", "# Managed by vllm-cluster\n"]
+    laid = {path: ["644", "[1]\n"], UNIT.format("ray-worker"): unit}
+    machine.run("lay", "g3", stdin=json.dumps(laid))
+    for name, text in ((path, "[]\n"), (UNIT.format("ray-worker"), "\n")):
+        file = machine.root / name.lstrip("/")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    machine.run("free", "g3")
+    machine.run("place", "g3")
+    assert machine.text(path) == "[1]\n"
+
+
+@pytest.mark.parametrize("text", [THEIRS, ""])
+def test_what_somebody_puts_there_during_a_switch_outlives_it(machine: Machine, text: str) -> None:
+    """Neither stopped, nor written over, nor removed or started by the way back."""
+    machine.run("begin", "g2", "g1", json.dumps({"number": 2}))
+    theirs = [machine.put("ray-worker", text), machine.put("ray-head", text)]
+    before = [(file.is_symlink(), file.read_text()) for file in theirs]
+    machine.calls()
+    machine.run("halt")
+    machine.run("place", "g2", fails=True)
+    machine.run("back")
+    assert [(file.is_symlink(), file.read_text()) for file in theirs] == before
+    assert not any("ray-" in call for call in machine.calls())
+    assert "one" in machine.text(UNIT.format("vllm"))
+    assert (machine.kept().current, machine.kept().pending) == ("g1", None)
 
 
 def test_the_oldest_are_forgotten_with_their_images_alone(machine: Machine) -> None:
