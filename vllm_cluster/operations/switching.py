@@ -118,7 +118,9 @@ def run(state: State, leader: Host, switch: Switch, kept: Mapping[str, Kept]) ->
     batches = [list(switch.units)] if together else [[name] for name in switch.units]
     reason = words and f"the switch could not begin: {words}"
     after: dict[str, float] = {}
+    begun: list[list[str]] = []
     for batch in () if reason else batches:
+        begun.append(batch)
         reason = _bring(hosts, switch, batch, rates, after)
         if reason:
             break
@@ -128,7 +130,9 @@ def run(state: State, leader: Host, switch: Switch, kept: Mapping[str, Kept]) ->
             return f"generation {number}: {reason}"
     if not reason:
         return ""
-    return _back(hosts, switch, f"generation {number}: {reason}", reason, old)
+    untouched = [name for batch in batches[len(begun) :] for name in batch]
+    turns = [turn for turn in (*reversed(begun), untouched) if turn]
+    return _back(hosts, switch, f"generation {number}: {reason}", reason, old, turns=turns)
 
 
 def _host(state: State, name: str) -> Host:
@@ -310,28 +314,42 @@ def _decided(hosts: _Hosts, switch: Switch, over: str) -> tuple[str, bool]:
     return f"it could not be accepted: {switch.head}: {_last(words)}", True
 
 
-def _back(hosts: _Hosts, switch: Switch, told: str, reason: str, old: Record | None) -> str:
-    """Undo it on all hosts, wait until the old one serves, and say so."""
+def _back(
+    hosts: _Hosts, switch: Switch, told: str, reason: str, old: Record | None,
+    *, turns: Sequence[Sequence[str]],
+) -> str:  # fmt: skip
+    """Undo it turn by turn, wait until the old one serves, and say so.
+
+    The turn that failed is the first: of replicas, the others answer until the old one does there.
+    """
     hosts.say(f"{told}; going back")
     began = time.monotonic()
+    servers = _servers(switch, old) if old is not None else []
     verdict = f"{TOOL} verdict failed {shlex.quote(reason)}"
-    for unit in _ROUNDS:
+    # At once on all hosts: none that has accepted stays with the new one if this run dies.
+    for unit in _ROUNDS if len(turns) == 1 else ("none",):
         hosts.every(switch.units, f"{verdict} {unit}".rstrip())
-    words = hosts.every(switch.units, f"{TOOL} back")
-    if words:
-        return f"{told}. The way back failed on {words}; the host goes back by itself"
+    lost, late = "", ""
+    # Whatever becomes of a turn: when this run ends, all that are left go back together.
+    for turn in turns:
+        words = hosts.every(turn, f"{TOOL} back")
+        lost = lost or words
+        limit_s = switch.start_timeout_s + 120
+        waited = () if words else (name for name in turn if name in servers)
+        silent = next((name for name in waited if not _awaited(hosts, name, limit_s)), "")
+        late = late or silent
+    if lost:
+        return f"{told}. The way back failed on {lost}; the host goes back by itself"
     if old is None:
         return f"{told}. There was nothing to go back to"
-    servers = _servers(switch, old)
     if not servers:
         ran = ", ".join(name for name, units in old.units.items() if "vllm" in units)
         return (
             f"{told}. The old one was put back, but its vLLM ran on {ran}, which is not in this "
             "run: without it nothing serves"
         )
-    for name in servers:
-        if not _awaited(hosts, name, switch.start_timeout_s + 120):
-            return f"{told}. The old one was put back and does not answer yet on {name}"
+    if late:
+        return f"{told}. The old one was put back and does not answer yet on {late}"
     return f"{told}. The old one serves again, after {time.monotonic() - began:.0f} s"
 
 

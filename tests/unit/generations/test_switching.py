@@ -263,6 +263,83 @@ def test_a_replica_that_fails_takes_the_others_back_that_had_switched(replicas: 
     replicas.assert_g1_serves_again("vLLM did not start on b")
 
 
+class Slow:
+    """Units of `b` answer only at the third look after they were put back."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def __call__(self, name: str, text: str) -> str | None:
+        if name != "b" or "seq" not in text:
+            return None
+        self.looks += 1
+        return "before" if self.looks < 3 else None
+
+
+@pytest.mark.parametrize("fails", ["start", "rate", "accept"])
+def test_a_replica_that_fails_is_back_before_one_that_answers_is_stopped(
+    replicas: Cluster, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    monkeypatch.setattr("vllm_cluster.operations.switching.time.sleep", lambda _seconds: None)
+    slow, lost = Slow(), losing("accept", "b") if fails == "accept" else lambda *_: None
+    replicas.lose = lambda name, text: slow(name, text) or lost(name, text)
+    replicas.lay("g2", 100.0, worker="broken" if fails == "start" else "")
+    if fails == "rate":
+        replicas.machines["b"].lay("g2", vllm=f"g2 {RATE.format(70.0)}")
+    assert "The old one serves again" in replicas.switch()
+    words = {"verdict": "/generation verdict", "back": "/generation back", "look": " $(seq "}
+    way_back = [(name, word) for name, text in replicas.calls
+                for word, part in words.items() if part in text]  # fmt: skip
+    assert sorted(way_back[:2]) == [("a", "verdict"), ("b", "verdict")]
+    assert way_back[2:] == [
+        ("b", "back"), ("b", "look"), ("b", "look"), ("b", "look"), ("a", "back"), ("a", "look"),
+    ]  # fmt: skip
+    stops = [call for call in replicas.machines["a"].calls() if " stop " in call]
+    assert len(stops) == 2, "for the new one, and for the old one"
+    replicas.assert_g1_serves_again("b: " if fails == "accept" else "on b")
+
+
+def test_replicas_all_know_the_verdict_before_the_first_goes_back(replicas: Cluster) -> None:
+    """Where the run dies in between, one that had accepted goes back too, after a boot as well."""
+    replicas.lay("g2", 100.0)
+    replicas.lose = lambda name, text: (
+        "before"
+        if "/generation back" in text or (name == "a" and "generation over" in text)
+        else None
+    )
+    assert "The way back failed on " in replicas.switch()
+    for machine in replicas.machines.values():
+        assert machine.active() == {"vllm.service"}
+        assert machine.kept().phase == "halted"
+        machine.run("boot")
+    replicas.assert_g1_serves_again("it could not be accepted: a: ")
+
+
+@pytest.mark.parametrize("verb", ["back", "verdict"])
+def test_a_replica_that_cannot_go_back_keeps_no_other_from_it(replicas: Cluster, verb: str) -> None:
+    """Its own way back is awaited by nobody; the other's is."""
+    replicas.lay("g2", 100.0, worker="broken")
+    lost = [losing("back", "b"), losing(verb, "b")]
+    replicas.lose = lambda name, text: next(filter(None, (one(name, text) for one in lost)), None)
+    assert "The way back failed on b: no words; the host goes back by itself" in replicas.switch()
+    a, b = (replicas.machines[name] for name in "ab")
+    assert (a.kept().current, a.kept().pending, b.kept().pending) == ("g1", None, "g2")
+    assert a.kept().records["g2"].status == "failed"
+    # As the unit does that waits for the end of the run's lock.
+    b.run("back")
+    assert replicas.serving() == {"g1"}
+    assert b.active() == {"vllm.service"}
+
+
+def test_an_old_replica_that_does_not_answer_is_named_and_the_others_go_back(
+    replicas: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(switching, "_awaited", lambda _hosts, name, _limit_s: name != "b")
+    replicas.lay("g2", 100.0, worker="broken")
+    assert "The old one was put back and does not answer yet on b" in replicas.switch()
+    replicas.assert_g1_serves_again("vLLM did not start on b")
+
+
 def test_a_replica_that_fails_first_leaves_the_second_untouched(replicas: Cluster) -> None:
     replicas.lay("g2", 100.0, head="broken")
     assert "vLLM did not start on a" in replicas.switch()
