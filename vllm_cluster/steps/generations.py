@@ -21,11 +21,21 @@ from vllm_cluster.steps import configs, here, serving
 _BACK_S = 300
 
 
+@deploy("Unfinished switch")
+def finished_step() -> None:
+    """Finish a switch that was cut off.
+
+    Before any unit stops or starts: by that, a host that has accepted would tell that its head went
+    back, and would go back itself as soon as this run ends.
+    """
+    generations.inspected(name="Look at the generations that this host keeps")
+    generations.finished(name="Finish a switch that was cut off")
+
+
 @deploy("Generations")
 def known_step() -> None:
     """Finish a switch that was cut off; refuse what failed before, unless asked to retry."""
-    generations.inspected(name="Look at the generations that this host keeps")
-    generations.finished(name="Finish a switch that was cut off")
+    finished_step()
     generations.allowed(
         name="Try nothing again that failed, unless asked", identity=_identity, retry=_retry()
     )
@@ -64,8 +74,7 @@ def keep_step() -> None:
 @deploy("Rollback")
 def rollback_step() -> None:
     """Go back to the generation before, or to `--data to=N`."""
-    generations.inspected(name="Look at the generations that this host keeps")
-    generations.finished(name="Finish a switch that was cut off")
+    finished_step()
     number = host.data.get("to")
     me = bearer("")
     when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())

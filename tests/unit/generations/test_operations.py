@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,9 +22,12 @@ from pyinfra.context import ctx_inventory
 
 from tests.unit.connector import InProcess
 from tests.unit.generations.machine import ENV, THEIRS, UNIT, Machine
-from vllm_cluster.operations import generations, owned
+from vllm_cluster.control import deploys
+from vllm_cluster.facts.units import UnitState
+from vllm_cluster.operations import generations, order, owned
 from vllm_cluster.operations.files import Directory, File
 from vllm_cluster.operations.switching import Switch
+from vllm_cluster.steps import here
 
 UNITS = {"a": ("ray-head", "vllm"), "b": ("ray-worker",)}
 RECORD = {"image": "sha256:1", "model": "/", "vllm": "1", "head": "a", "hosts": ["a", "b"]}
@@ -208,11 +213,12 @@ def test_a_switch_that_was_cut_off_is_finished_first(two: Two) -> None:
 
 def cut_off_after_accepting(two: Two, *, decided: bool) -> None:
     """The run died when b had accepted: before the head's word, or after it."""
-    for machine in two.machines.values():
-        machine.lay("g2", vllm="x", ray_worker="x")
+    for name, machine in two.machines.items():
+        machine.lay("g2", **{unit.replace("-", "_"): "x" for unit in UNITS[name]})
         machine.run("begin", "g2", "g1", json.dumps({"number": 2, **RECORD}))
         machine.run("halt")
         machine.run("place", "g2")
+        machine.run("start", *(f"{unit}.service" for unit in UNITS[name]))
     two.machines["b"].run("accept", "g2", "60")
     if decided:
         two.machines["a"].run("over", "g2")
@@ -227,6 +233,48 @@ def test_an_accepted_switch_is_finished_as_its_head_has_it(two: Two, *, decided:
     for machine in two.machines.values():
         assert machine.kept().pending is None
         assert f"A={end}" in machine.text(ENV)
+
+
+@pytest.fixture
+def _described(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What deploys/stop.py and its like know of a description, and of the units on a host."""
+    from pyinfra.context import host  # noqa: PLC0415  in an operation
+
+    def read(units: list[str], **_: Any) -> dict[str, UnitState]:
+        active = host.data.get("machine").active()
+        states = {unit: "active" if unit in active else "inactive" for unit in units}
+        return {
+            unit: UnitState("loaded", state, "", "enabled", False, "")
+            for unit, state in states.items()
+        }
+
+    plan = SimpleNamespace(backend="ray", shutdown_timeout_s=5)
+    monkeypatch.setattr(here, "plan", lambda: plan)
+    monkeypatch.setattr(here, "this", lambda: SimpleNamespace(units=UNITS[host.name]))
+    monkeypatch.setattr(order, "_read", read)
+
+
+@pytest.mark.usefixtures("_described")
+@pytest.mark.parametrize("decided", [True, False])
+@pytest.mark.parametrize("name", ["stop", "start", "restart"])
+def test_what_stops_or_starts_finishes_a_switch_first(
+    two: Two, name: str, *, decided: bool
+) -> None:
+    """A worker that has accepted takes the end of its units for the end of its head's."""
+    cut_off_after_accepting(two, decided=decided)
+
+    @deploy(name)
+    def step() -> None:
+        runpy.run_path(str(deploys.folder() / f"{name}.py"))
+
+    assert two.run(step) == ["a", "b"]
+    for host, machine in two.machines.items():
+        assert machine.kept().pending is None
+        # As the unit does that waits for the end of the run's lock.
+        machine.run("back")
+        running = () if name == "stop" else UNITS[host]
+        assert machine.active() == {f"{unit}.service" for unit in running}
+    assert two.current() == {"g2" if decided else "g1"}
 
 
 def test_without_the_head_an_accepted_switch_is_left_as_it_is(two: Two) -> None:
