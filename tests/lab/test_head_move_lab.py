@@ -180,8 +180,20 @@ def test_a_unit_of_somebody_else_with_our_name_is_left_alone(cluster: Cluster) -
         cluster.apply()
         assert cluster.on("node-c", "systemctl is-active vllm").strip() == "active"
         assert cluster.on("node-c", f"cat {path}") == FOREIGN
+        # Nor does the head move onto it.
+        describe(cluster, *HOSTS, head="node-c")
+        done = cluster.pyinfra("-y", "--fail-percent", "0")
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert f"{path} exists and was not written by vllm-cluster" in done.stdout + done.stderr
+        assert cluster.on("node-c", "systemctl is-active vllm").strip() == "active"
+        assert cluster.on("node-c", f"cat {path}") == FOREIGN
+        assert containers(cluster, "node-b") == {"ray-head", "vllm"}
+        assert reached(cluster, "node-b")
     finally:
         cluster.on("node-c", f"systemctl stop vllm; rm {path}; systemctl daemon-reload")
+    describe(cluster, *HOSTS, head="node-b")
+    cluster.apply()
+    assert_roles(cluster, "node-b", {"node-a", "node-c"})
 
 
 def test_one_host_needs_no_ray_and_who_left_is_remembered(cluster: Cluster) -> None:
