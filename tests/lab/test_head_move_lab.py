@@ -46,11 +46,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def units(cluster: Cluster, host: str) -> set[str]:
-    """Units of ours that have a file on the host, or are loaded there."""
+    """Units of ours that have a file on the host, or are loaded, active or failed there.
+
+    systemd lists for a moment what somebody has only asked for: not-found and inactive.
+    """
     names = " ".join(f"{name}.service" for name in OURS)
     script = (
         "cd /etc/systemd/system; ls -d ray-*.service* vllm.service* 2>/dev/null; "
-        f"systemctl list-units --all --plain --no-legend {names} | cut -d' ' -f1"
+        f"systemctl list-units --all --plain --no-legend {names} | "
+        "awk '$2 != \"not-found\" || $3 != \"inactive\" { print $1 }'"
     )
     return {name.removesuffix(".service") for name in cluster.on(host, script).split()}
 

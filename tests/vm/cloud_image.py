@@ -56,7 +56,8 @@ def ensure() -> Image:
 
 def _build(image: Image, place: Path, sources: list[Source]) -> None:
     tree = place / "tree"
-    shutil.rmtree(tree, ignore_errors=True)
+    if tree.exists():
+        shutil.rmtree(tree)
     unpack(tree, PACKAGES, _FILES, sources)
     for command in _SETUP:
         run(["chroot", str(tree), "sh", "-ec", command])

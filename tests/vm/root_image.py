@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from vllm_cluster.lab.packages import Source, debian_sources
+from vllm_cluster.lab.rootfs import ALONE
 
 ROOT = Path(__file__).parents[2]
 RELEASE = "bookworm"
@@ -116,7 +117,7 @@ def unpack(
     """A minimal Debian at `tree`, with `packages` and `files`."""
     lines = "\n".join(f"deb {s.uri} {s.suite} {s.components}" for s in sources)
     run(
-        ["mmdebstrap", "--variant=minbase", "--mode=root", "--format=directory",
+        [*ALONE, "mmdebstrap", "--variant=minbase", "--mode=root", "--format=directory",
          "--skip=output/dev", f"--include={','.join(packages)}",
          '--aptopt=APT::Install-Recommends "false"',
          "--keyring=/usr/share/keyrings", RELEASE, str(tree), "-"],
@@ -143,7 +144,8 @@ def pack(image: Image, tree: Path, size_bytes: int) -> None:
 
 def _build(image: Image, place: Path, sources: list[Source]) -> None:
     tree = place / "tree"
-    shutil.rmtree(tree, ignore_errors=True)
+    if tree.exists():
+        shutil.rmtree(tree)
     print(f"making the virtual machines' root file system in {place}", file=sys.stderr)
     unpack(tree, PACKAGES, _FILES, sources)
     (tree / "etc/sudoers.d/ops").chmod(0o440)

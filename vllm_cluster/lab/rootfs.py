@@ -75,6 +75,11 @@ _SETUP = (
 )
 
 
+# What mmdebstrap mounts in a tree goes with it, also when it is killed: left there, no later one
+# could remove the tree.
+ALONE = ("unshare", "--mount", "--propagation=private")
+
+
 def recipe(release: str, sources: list[Source]) -> str:
     """Everything the root file system is made of, as text: its hash is the cache's key."""
     parts = [release, [s.__dict__ for s in sources], PACKAGES, _FILES, _SETUP]
@@ -83,7 +88,7 @@ def recipe(release: str, sources: list[Source]) -> str:
 
 def _build(into: Path, release: str, sources: list[Source], log: Path, lock: int) -> None:
     lines = [f"deb {s.uri} {s.suite} {s.components}" for s in sources]
-    argv = ["mmdebstrap", "--variant=minbase", "--mode=root", "--format=directory"]
+    argv = [*ALONE, "mmdebstrap", "--variant=minbase", "--mode=root", "--format=directory"]
     argv += ["--skip=output/dev", f"--include={','.join(PACKAGES)}"]
     argv += [f"--aptopt={option}" for option in download_options()]
     argv += ["--keyring=/usr/share/keyrings", release, str(into), "-"]
@@ -131,7 +136,8 @@ def ensure(cache: Path, release: str, say: Callable[[str], None]) -> Path:
         say(f"root file system {release}: making it with mmdebstrap, once, into {place}")
         began = time.monotonic()
         half = place / "half-made"
-        shutil.rmtree(half, ignore_errors=True)
+        if half.exists():
+            shutil.rmtree(half)
         (place / "recipe.json").write_text(text + "\n")
         _build(half, release, sources, place / "build.log", lock.fileno())
         os.sync()  # a cut during the write-out must not leave a root that looks complete

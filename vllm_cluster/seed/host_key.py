@@ -43,7 +43,9 @@ def make(cluster: Cluster, host: str) -> HostKey:
 
 def forget(cluster: Cluster, host: str) -> None:
     """Remove the pair; nothing when there is none."""
-    shutil.rmtree(_folder(cluster, host), ignore_errors=True)
+    folder = _folder(cluster, host)
+    if folder.exists():
+        shutil.rmtree(folder)
 
 
 def _folder(cluster: Cluster, host: str) -> Path:
