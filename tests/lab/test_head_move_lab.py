@@ -54,7 +54,7 @@ def units(cluster: Cluster, host: str) -> set[str]:
     script = (
         "cd /etc/systemd/system; ls -d ray-*.service* vllm.service* 2>/dev/null; "
         f"systemctl list-units --all --plain --no-legend {names} | "
-        "awk '$2 != \"not-found\" || $3 != \"inactive\" { print $1 }'"
+        'awk \'$2 != "not-found" || $3 != "inactive" { print $1 }\''
     )
     return {name.removesuffix(".service") for name in cluster.on(host, script).split()}
 
