@@ -7,7 +7,7 @@ from vllm_cluster.steps import here
 from vllm_cluster.steps.docker import docker_step
 from vllm_cluster.steps.files import base_step
 from vllm_cluster.steps.firewall import firewall_step
-from vllm_cluster.steps.generations import inspected_step
+from vllm_cluster.steps.generations import finished_step
 from vllm_cluster.steps.gpu import gpu_step
 from vllm_cluster.steps.image import image_step
 from vllm_cluster.steps.kernel import kernel_step
@@ -19,7 +19,7 @@ from vllm_cluster.steps.weights import weights_step
 
 here.send_at_once()
 lock_step(file=__file__)
-inspected_step()  # a host that serves goes on letting in whom it serves
+finished_step()  # a host that serves goes on letting in whom it serves
 names_step()
 card_step()
 disks_step()

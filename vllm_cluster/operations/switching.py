@@ -25,6 +25,11 @@ from vllm_cluster.plan import generations, paths
 from vllm_cluster.plan.generations import Kept, Record
 
 _PROBE = "docker exec vllm python3 /opt/vllm-cluster/probe.py"
+# `rollback` brings no tools: that of an older deploy knows no such question.
+_FREE = (
+    f"said=$({TOOL} free {{}} 2>&1) || "
+    'case $said in *"KeyError: \'free\'"*) ;; *) echo "$said"; exit 1 ;; esac'
+)
 _TELL_S = 20
 _LOG_LINES = 60
 # In this order on all hosts: vLLM drains while the workers that it needs are there.
@@ -106,7 +111,7 @@ def run(state: State, leader: Host, switch: Switch, kept: Mapping[str, Kept]) ->
         words = hosts.every(switch.units, switch.needs)
         if words:
             return f"generation {number} cannot come back, nothing was changed: {words}"
-    words = hosts.every(switch.units, f"{TOOL} free {switch.to}")
+    words = hosts.every(switch.units, _FREE.format(switch.to))
     if words:
         return f"generation {number} cannot be put in place, nothing was changed: {words}"
     hosts.say(f"generation {number} shall follow generation {old.number if old else 'none'}")

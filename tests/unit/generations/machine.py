@@ -17,6 +17,7 @@ THEIRS = "[Service]\nExecStart=/opt/theirs\n"
 
 # A unit whose file says "broken" does not start; docker answers the load with what its file says.
 _SYSTEMCTL = """#!/bin/bash
+case $* in *FragmentPath*) cat "ROOT/fragments/${!#}" 2>/dev/null; exit ;; esac
 echo "systemctl $*" >>SAID
 unit=${!#} file=ROOT/etc/systemd/system/${!#}
 case " $* " in
@@ -92,6 +93,15 @@ class Machine:
         else:
             file.symlink_to("/dev/null")
         return file
+
+    def package(self, unit: str) -> str:
+        """A unit that a package brought, which runs; where its file is."""
+        at = f"/usr/lib/systemd/system/{unit}.service"
+        fragments = self.root / "fragments"
+        fragments.mkdir(parents=True, exist_ok=True)
+        (fragments / f"{unit}.service").write_text(f"{at}\n")
+        (self.active_folder / f"{unit}.service").touch()
+        return at
 
     def lay(self, name: str, **units: str) -> str:
         """Files of a generation with such units; the plan's digest of them."""

@@ -277,6 +277,26 @@ def test_what_stops_or_starts_finishes_a_switch_first(
     assert two.current() == {"g2" if decided else "g1"}
 
 
+@pytest.mark.usefixtures("_described")
+@pytest.mark.parametrize("name", ["docker", "gpu"])
+def test_a_part_that_restarts_ray_finishes_a_switch_first(
+    two: Two, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_off_after_accepting(two, decided=True)
+    seen = []
+    for part in (f"{name}.{name}_step", "gpu.gpu_kept_step"):
+        monkeypatch.setattr(f"vllm_cluster.steps.{part}", lambda: seen.append("the part"))
+
+    @deploy(name)
+    def step() -> None:
+        runpy.run_path(str(deploys.folder() / f"{name}.py"))
+
+    assert two.run(step) == ["a", "b"]
+    assert seen
+    assert [machine.kept().pending for machine in two.machines.values()] == [None, None]
+    assert two.current() == {"g2"}
+
+
 def test_without_the_head_an_accepted_switch_is_left_as_it_is(two: Two) -> None:
     cut_off_after_accepting(two, decided=True)
     assert two.run(finishing, only=("b",)) == []

@@ -389,6 +389,21 @@ def test_somebodys_own_unit_ends_a_switch_before_anything_stops(group: Cluster, 
     assert group.switch(head="b", units=units, measure_s=0) == ""
 
 
+def test_a_host_whose_tool_is_older_can_still_go_back(group: Cluster, tmp_path: Path) -> None:
+    """`rollback` brings none: it must work with what the last deploy left."""
+    for machine in group.machines.values():
+        older = tmp_path / "older"
+        older.write_text(
+            f"#!/bin/bash\n[ $1 != free ] || {{ echo \"KeyError: 'free'\" >&2; exit 1; }}\n"
+            f'exec {machine.program} "$@"\n'
+        )
+        older.chmod(0o755)
+        machine.program = older
+    group.lay("g2", 100.0)
+    assert group.switch() == ""
+    assert group.serving() == {"g2"}
+
+
 def test_a_new_host_without_a_generation_ends_as_it_was(group: Cluster) -> None:
     b = group.machines["b"]
     for path in (b.state / "current.json", b.root / UNIT.format("ray-worker").lstrip("/")):

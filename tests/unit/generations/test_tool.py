@@ -138,6 +138,32 @@ def test_somebodys_unit_or_mask_in_the_way_is_named(
     assert machine.calls() == []
 
 
+def test_a_units_file_of_a_package_is_in_the_way_too(machine: Machine) -> None:
+    at = machine.package("ray-worker")
+    words = f"{at} is somebody else's ray-worker.service; remove it or give it another name"
+    for command, stdin in (("free g2", ""), ("lay g3", '{"UNIT": ["644", ""]}')):
+        text = stdin.replace("UNIT", UNIT.format("ray-worker"))
+        good, said = machine.shell(f"{machine.program} {command}", text)
+        assert not good
+        assert words in said
+    machine.run("begin", "g2", "g1", json.dumps({"number": 2}))
+    machine.calls()
+    machine.run("halt")
+    machine.run("place", "g2", fails=True)
+    machine.run("back")
+    assert not any("ray-worker" in call for call in machine.calls())
+    assert not (machine.root / UNIT.format("ray-worker").lstrip("/")).exists()
+
+
+def test_a_unit_of_ours_whose_file_somebody_took_away_is_still_ours(machine: Machine) -> None:
+    machine.package("ray-worker")
+    at = UNIT.format("ray-worker")
+    (machine.root / "fragments/ray-worker.service").write_text(f"{at}\n")
+    machine.run("free", "g2")
+    machine.run("place", "g2")
+    assert (machine.root / at.lstrip("/")).exists()
+
+
 def test_an_empty_file_and_one_that_can_have_no_mark_are_in_nobodys_way(machine: Machine) -> None:
     path = "/etc/vllm-cluster/vllm/of.json"
     unit = ["644", "# Managed by vllm-cluster\n"]

@@ -209,3 +209,12 @@ def test_an_excuse_holds_once(unit: Unit) -> None:
         unit.begin(restarts=1)
         assert unit.starts.read_text() == f"{count}\n"
     assert len((unit.state / "vllm.history").read_text().splitlines()) == 2
+
+
+def test_a_container_that_does_not_end_is_excused_once(unit: Unit) -> None:
+    unit.starts.write_text("7\n")
+    unit.begin()
+    assert unit.starts.read_text() == "8\n"
+    for _ in range(3):
+        unit.attempt("excused", "vllm")
+    assert unit.starts.read_text() == "7\n"

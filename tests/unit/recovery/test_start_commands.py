@@ -146,6 +146,22 @@ def test_a_container_that_is_not_taken_away_says_why(
     assert (done.returncode == 0) is (removal == "exit 0")
 
 
+@pytest.mark.parametrize("words", [["vllm"], ["vllm", "30"]])
+def test_a_container_that_is_not_there_is_no_error(tmp_path: Path, words: list[str]) -> None:
+    """It would be found as the last error in the log of a start that failed."""
+    done = run(
+        tmp_path, ["end-container", *words], systemctl="exit 0",
+        docker="echo 'Error: No such container: vllm' >&2; exit 1",
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_what_docker_says_of_a_stop_is_told(tmp_path: Path) -> None:
+    docker = "echo 'Error response from daemon: cannot stop' >&2; exit 1"
+    done = run(tmp_path, ["end-container", "vllm", "30"], systemctl="exit 0", docker=docker)
+    assert (done.returncode, done.stderr) == (1, "Error response from daemon: cannot stop\n")
+
+
 def sessions(ray: Path, *names: str) -> Path:
     """Ray's directory with sessions of these names, the first the oldest."""
     for at, name in enumerate(names):
