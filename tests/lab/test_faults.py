@@ -42,7 +42,7 @@ def deployed(name: str, hosts: int, folder: Path, edit: dict[str, str]) -> Itera
 
 
 def _one(cluster: Cluster, lab: str, fault: Fault, tmp_path: Path) -> None:
-    if run.kept(lab, fault.name).exists() and not os.environ.get("FRESH"):
+    if run.came_back(lab, fault.name) and not os.environ.get("FRESH"):
         pytest.skip("has a result of this commit")
     result = run.one(cluster, lab, fault, tmp_path / "client.log")
     if fault.restarts:

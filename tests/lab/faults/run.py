@@ -51,26 +51,49 @@ def one(cluster: Cluster, lab: str, fault: Fault, log: Path) -> dict[str, Any]:
         began_s = time.time()
         fault.inject(cluster)
         ended_s = time.time()
-        recovered_s = _recovered(cluster, client, fault, before, ended_s)
+        try:
+            recovered_s = _recovered(cluster, client, fault, before, ended_s)
+        except AssertionError:
+            _keep(lab, _result(fault, began_s, ended_s, client, load))
+            raise
         started_s = _started_s(cluster)
         if fault.proof is not None:
             fault.proof(cluster)
     finally:
         client.stop()
     after = started_s - ended_s if fault.restarts else 0.0
-    result = {
-        "name": fault.name, "words": fault.words, "forced": fault.forced,
-        "restarted": fault.restarts, "lasted_s": round(ended_s - began_s, 1),
+    result = _result(fault, began_s, ended_s, client, load) | {
         "recovered_s": round(recovered_s - ended_s, 1),
         "vllm_start_s": round(recovered_s - started_s, 1) if fault.restarts else None,
         "overhead_s": round(max(after, 0.0), 1) if fault.restarts else None,
+    }
+    _keep(lab, result)
+    return result
+
+
+def came_back(lab: str, name: str) -> bool:
+    """Whether this commit has a result of a fault after which it served again."""
+    file = kept(lab, name)
+    return file.exists() and json.loads(file.read_text())["recovered_s"] is not None
+
+
+def _result(
+    fault: Fault, began_s: float, ended_s: float, client: Client, load: float
+) -> dict[str, Any]:
+    """As of one after which nothing serves: a person is needed."""
+    return {
+        "name": fault.name, "words": fault.words, "forced": fault.forced,
+        "restarted": fault.restarts, "lasted_s": round(ended_s - began_s, 1),
+        "recovered_s": None, "vllm_start_s": None, "overhead_s": None,
         "limit_s": fault.limit_s, "client": told(client.events(began_s)),
         "load": round(max(load, os.getloadavg()[0]), 1),
     }  # fmt: skip
-    file = kept(lab, fault.name)
+
+
+def _keep(lab: str, result: dict[str, Any]) -> None:
+    file = kept(lab, result["name"])
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(result, indent=2) + "\n")
-    return result
 
 
 def allowed_s(fault: Fault, result: dict[str, Any]) -> float:
