@@ -118,13 +118,16 @@ def test_from_outside_the_api_answers_and_nothing_of_ray(cluster: Cluster) -> No
     assert code == 0
     assert set(told["open"]) == {"node-a:22", "node-b:22", "node-a:8000"}
     cluster.on("node-a", "systemctl stop vllm-cluster-firewall")
-    cluster.on("node-a", "nft delete table inet vllm_cluster 2>/dev/null; true")
+    # The head lets nobody else to its GCS, without the firewall too.
+    tables = "for t in vllm_cluster vllm_cluster_gcs; do nft delete table inet $t; done"
+    cluster.on("node-a", tables)
     try:
         code, told = run(cluster, "doctor", "exposure", before=outside)
     finally:
         cluster.on("node-a", "systemctl start vllm-cluster-firewall")
     assert code == 1
     assert "ray gcs (6379)" in told["findings"][0]["found"]
+    assert "tcp dport 6379" in cluster.on("node-a", "nft list table inet vllm_cluster_gcs")
     suite.touched(cluster)
 
 
