@@ -192,7 +192,7 @@ def _host_lines(name: str, host: dict[str, Any]) -> list[str]:
         lines.append(f"    {unit:<32} {state['state']:<24} for {_span(state['since_s'])}{restarts}")
         if state["last_end"]:
             words = state["last_end"][:_WORDS]
-            lines.append(f"        ended {_span(state['ended_s_ago'])} ago: {words}")
+            lines.append(f"        ended {_span(max(0, state['ended_s_ago']))} ago: {words}")
         if state["note"]:
             lines.append(f"        {state['note']}")
     for gpu in host["gpus"]:

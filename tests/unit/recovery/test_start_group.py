@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -273,6 +276,30 @@ def test_a_container_that_never_comes_is_waited_for_by_no_clock(tmp_path: Path) 
     assert done.returncode == 1
     assert "the container vllm was not created" in done.stderr
     assert "exec" not in (tmp_path / "asked").read_text()
+
+
+def test_a_stop_while_vllm_starts_ends_its_container_at_once(tmp_path: Path) -> None:
+    """systemd asks the unit's commands alone: vLLM would start, and be killed as it serves."""
+    ended = f"exec sleep 3600 ;; kill) touch {tmp_path}/ended"
+    ended += f" ;; wait) until [ -e {tmp_path}/ended ]; do sleep 0.2; done"
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(await_completion, tmp_path, ended)
+        asked = tmp_path / "asked"
+        while not asked.exists() or "exec vllm" not in asked.read_text():
+            assert not run.done()
+            time.sleep(0.02)
+        script = f"{SCRIPTS}/await-completion"
+        found = subprocess.run(
+            ["pgrep", "--oldest", "--full", f"^bash {script} 600"],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        began = time.monotonic()
+        os.kill(int(found.stdout), signal.SIGTERM)
+        done, _ = run.result()
+    assert time.monotonic() - began < 10
+    assert done.returncode == 143
+    assert "kill vllm" in asked.read_text().splitlines()
+    assert "stopped while vLLM started" in done.stderr
 
 
 def test_docker_that_somebody_stopped_is_not_started_to_end_a_container(tmp_path: Path) -> None:
