@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import shutil
 from dataclasses import asdict
 from pathlib import Path
 
@@ -56,8 +55,6 @@ def ensure() -> Image:
 
 def _build(image: Image, place: Path, sources: list[Source]) -> None:
     tree = place / "tree"
-    if tree.exists():
-        shutil.rmtree(tree)
     unpack(tree, PACKAGES, _FILES, sources)
     for command in _SETUP:
         run(["chroot", str(tree), "sh", "-ec", command])

@@ -114,7 +114,9 @@ def run(argv: list[str], **extra: str) -> None:
 def unpack(
     tree: Path, packages: Sequence[str], files: Mapping[str, str], sources: Sequence[Source]
 ) -> None:
-    """A minimal Debian at `tree`, with `packages` and `files`."""
+    """A minimal Debian at `tree`, in the place of what lies there, with `packages` and `files`."""
+    if tree.exists():
+        shutil.rmtree(tree)
     lines = "\n".join(f"deb {s.uri} {s.suite} {s.components}" for s in sources)
     run(
         [*ALONE, "mmdebstrap", "--variant=minbase", "--mode=root", "--format=directory",
@@ -144,8 +146,6 @@ def pack(image: Image, tree: Path, size_bytes: int) -> None:
 
 def _build(image: Image, place: Path, sources: list[Source]) -> None:
     tree = place / "tree"
-    if tree.exists():
-        shutil.rmtree(tree)
     print(f"making the virtual machines' root file system in {place}", file=sys.stderr)
     unpack(tree, PACKAGES, _FILES, sources)
     (tree / "etc/sudoers.d/ops").chmod(0o440)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import shutil
@@ -19,12 +18,14 @@ from typing import Any
 
 import pytest
 
+from tests.unit.recovery.conftest import program
 from vllm_cluster.plan import make_plan, paths
 from vllm_cluster.spec import load
 from vllm_cluster.steps import configs
 from vllm_cluster.steps.render import templates
 
 ROOT = Path(__file__).parents[3]
+WATCH = templates() / paths.SCRIPTS.lstrip("/") / "watch.py"
 
 
 class Server:
@@ -92,13 +93,7 @@ def watch(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     (tmp_path / "probe.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "probe", raising=False)
-    file = templates() / paths.SCRIPTS.lstrip("/") / "watch.py"
-    spec = importlib.util.spec_from_file_location("watch_under_test", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
+    yield program(WATCH, "watch_under_test")
     monkeypatch.delitem(sys.modules, "probe", raising=False)
 
 
@@ -107,6 +102,11 @@ def gcs() -> Iterator[socket.socket]:
     """The head's GCS, as far as a worker's watchdog dials it."""
     with socket.create_server(("127.0.0.1", 0)) as made:
         yield made
+
+
+def healthz(server: Server) -> str:
+    """Where Ray's agent says of its raylet whether the head holds it for alive."""
+    return f"http://127.0.0.1:{server.http.server_port}/healthz"
 
 
 def settle(engine: Any) -> None:
@@ -236,7 +236,7 @@ def test_a_pooling_model_is_asked_for_what_it_does(
 def test_a_host_that_its_head_does_not_know_is_dead_at_the_second_look(
     watch: ModuleType, server: Server, gcs: socket.socket
 ) -> None:
-    url = f"http://127.0.0.1:{server.http.server_port}/healthz"
+    url = healthz(server)
     node = watch.Node(url, head=False, gcs=gcs.getsockname(), now=0)
     server.status["/healthz"] = 200
     assert node.look(2)[0] == "well"
@@ -248,7 +248,7 @@ def test_a_host_that_its_head_does_not_know_is_dead_at_the_second_look(
 def test_a_worker_whose_heads_gcs_has_ended_is_dead_at_the_second_look(
     watch: ModuleType, server: Server, gcs: socket.socket
 ) -> None:
-    url, address = f"http://127.0.0.1:{server.http.server_port}/healthz", gcs.getsockname()
+    url, address = healthz(server), gcs.getsockname()
     server.status["/healthz"] = 200
     node = watch.Node(url, head=False, gcs=address, now=0)
     gcs.close()
@@ -269,7 +269,7 @@ def test_a_head_that_is_not_reached_is_not_taken_for_one_that_ended(
         # One fills what a backlog of 0 takes: the next is dropped, as by a cable.
         with socket.create_connection(address), pytest.raises(TimeoutError):
             socket.create_connection(address, 0.2)
-        url = f"http://127.0.0.1:{server.http.server_port}/healthz"
+        url = healthz(server)
         node = watch.Node(url, head=False, gcs=address, now=0)
         assert [node.look(now)[0] for now in (2, 4, 6)] == ["well"] * 3
 
@@ -279,7 +279,7 @@ def test_a_worker_is_not_blamed_for_a_head_of_another_session(
 ) -> None:
     monkeypatch.setattr(server, "body", lambda _: "RPC error: WrongClusterID: Perhaps the client")
     server.status["/healthz"] = 503
-    url = f"http://127.0.0.1:{server.http.server_port}/healthz"
+    url = healthz(server)
     worker = watch.Node(url, head=False, gcs=gcs.getsockname(), now=0)
     assert [worker.look(now)[0] for now in (2, 4)] == ["waits", "gone"]
     head = watch.Node(url, head=True, gcs=gcs.getsockname(), now=0)
@@ -294,10 +294,10 @@ def test_the_watchdog_understands_the_probe_of_a_kept_generation(
     now = configs.probe_file(plan, plan.hosts["node-b"])
     before = "".join(line for line in now.splitlines(True) if not line.startswith("GCS = "))
     assert before != now
-    agent = f'RAYLET = "http://127.0.0.1:{server.http.server_port}/healthz"'
+    agent = f'RAYLET = "{healthz(server)}"'
     (tmp_path / "probe.py").write_text(re.sub("(?m)^RAYLET = .*$", agent, before))
     server.status["/healthz"] = 200
-    shutil.copy(templates() / paths.SCRIPTS.lstrip("/") / "watch.py", tmp_path)
+    shutil.copy(WATCH, tmp_path)
     argv = [sys.executable, str(tmp_path / "watch.py"), "ray-worker"]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as watcher:
         assert watcher.stdout is not None
@@ -313,7 +313,7 @@ EVERY_PROBE = {
 
 
 def test_the_watchdog_asks_of_the_probe_what_every_generation_has() -> None:
-    text = (templates() / paths.SCRIPTS.lstrip("/") / "watch.py").read_text()
+    text = WATCH.read_text()
     assert set(re.findall(r"\bprobe\.(\w+)", text)) - {"py"} == EVERY_PROBE
 
 
@@ -321,7 +321,7 @@ def test_the_watchdog_asks_of_the_probe_what_every_generation_has() -> None:
 def test_ray_is_not_ended_over_a_token_that_is_being_replaced(
     watch: ModuleType, server: Server, gcs: socket.socket, status: int
 ) -> None:
-    url = f"http://127.0.0.1:{server.http.server_port}/healthz"
+    url = healthz(server)
     node = watch.Node(url, head=False, gcs=gcs.getsockname(), now=0)
     server.status["/healthz"] = status
     looks = [node.look(now) for now in range(2, 200, 20)]
@@ -332,7 +332,7 @@ def test_ray_is_not_ended_over_a_token_that_is_being_replaced(
 def test_an_agent_that_has_answered_may_be_silent_for_a_minute(
     watch: ModuleType, server: Server, gcs: socket.socket
 ) -> None:
-    url = f"http://127.0.0.1:{server.http.server_port}/healthz"
+    url = healthz(server)
     node = watch.Node(url, head=False, gcs=gcs.getsockname(), now=0)
     server.status["/healthz"] = 200
     assert node.look(100)[0] == "well"
@@ -347,7 +347,7 @@ def test_an_agent_that_is_still_starting_has_ten_minutes(
 ) -> None:
     server.http.shutdown()
     server.http.server_close()
-    url = f"http://127.0.0.1:{server.http.server_port}/healthz"
+    url = healthz(server)
     node = watch.Node(url, head=False, gcs=gcs.getsockname(), now=0)
     began = time.monotonic()
     assert node.look(599)[0] == "waits"
