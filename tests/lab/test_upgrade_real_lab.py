@@ -146,8 +146,43 @@ def test_a_client_that_streams_during_a_stop_gets_all_its_tokens(serving: Servin
     assert tokens_of(first + rest) == expected
     assert (first + rest).rstrip().endswith("data: [DONE]")
     assert still_streaming, "the stop came after the last token: nothing was proven"
-    done = subprocess.run([BIN / "vllm-cluster", "start", str(cluster.description)],
+    done = command(cluster, "start")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert cluster.complete("Hello", 4) is not None
+
+
+def command(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
+    """`vllm-cluster` with `words` and the description."""
+    return subprocess.run([BIN / "vllm-cluster", *words, str(cluster.description)],
                           cwd=ROOT, check=False, capture_output=True, text=True)  # fmt: skip
+
+
+def stopping_s(cluster: Cluster) -> float:
+    """Seconds from systemd's "Stopping" of vLLM to its "Stopped", the last that it told of."""
+    lines = cluster.on("node-a", "journalctl -b -u vllm -o short-unix | grep ' systemd\\['")
+    begun, ended = (
+        max(float(line.split()[0]) for line in lines.splitlines() if f": {word} " in line)
+        for word in ("Stopping", "Stopped")
+    )
+    return ended - begun
+
+
+def test_a_stop_while_vllm_starts_waits_for_nobody(serving: Serving) -> None:
+    """vLLM over Ray does not hear SIGTERM until it serves; nothing is lost by ending it."""
+    cluster = serving.cluster
+    begun = cluster.on("node-a", "date +%s").strip()
+    cluster.on("node-a", "systemctl restart --no-block vllm")
+    count = f"journalctl -b -u vllm --since=@{begun} | grep -c '{{}}'"
+    look = count.format("Initializing a V1 LLM engine")
+    await_true("its engine starts", lambda: cluster.on("node-a", look, check=False) == "1\n", 180)
+    done = command(cluster, "stop")
+    assert done.returncode == 0, done.stdout + done.stderr
+    served = cluster.on("node-a", count.format("]: Started "), check=False)
+    assert served == "0\n", "it served before the stop came: nothing is proven"
+    assert stopping_s(cluster) < 30  # the declared time of running requests, of which it has none
+    assert cluster.on("node-a", "docker ps --quiet").strip() == ""
+    assert cluster.on("node-a", "systemctl is-failed vllm", check=False).strip() == "inactive"
+    done = command(cluster, "start")
     assert done.returncode == 0, done.stdout + done.stderr
     assert cluster.complete("Hello", 4) is not None
 
@@ -236,6 +271,26 @@ def test_an_upgrade_interrupts_no_longer_than_vllm_takes_to_start(serving: Servi
     assert "tokens/s before" in said
 
 
+def test_a_rollback_brings_the_old_one_back_and_leaves_the_new_one(serving: Serving) -> None:
+    """What the test before this one brought is left again; the description still has it."""
+    arguments = "docker container inspect -f '{{.Args}}' vllm"
+    assert "max-num-seqs=8" in serving.cluster.on("node-a", arguments)
+    done = command(serving.cluster, "rollback")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "max-num-seqs=8" not in serving.cluster.on("node-a", arguments)
+    assert serving.cluster.complete("Hello", 4) is not None
+    before = serving.started()
+    done = serving.run()
+    said = done.stdout + done.stderr
+    assert done.returncode == 1, said
+    assert "which was left: rolled back by" in said
+    assert serving.started() == before
+    serving.describe()
+    done = serving.run()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert serving.started() == before
+
+
 def test_an_engine_that_fails_is_taken_back_by_itself(serving: Serving) -> None:
     """Taken by the parser and by the making of the configuration; the engine then has no room."""
     before = serving.started().split()[1]
@@ -247,6 +302,5 @@ def test_an_engine_that_fails_is_taken_back_by_itself(serving: Serving) -> None:
     assert "The old one serves again, after" in said, said
     assert serving.cluster.complete("Hello", 4) is not None
     assert serving.started().split()[1] == before
-    command = [str(BIN / "vllm-cluster"), "status", str(serving.cluster.description)]
-    shown = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True).stdout
+    shown = command(serving.cluster, "status").stdout
     assert "failed because vLLM did not start on node-a: " in shown
