@@ -13,10 +13,11 @@ from vllm_cluster.control import run_lock
 
 @contextlib.contextmanager
 def locked(what: str, roots: Mapping[str, Callable[[str], list[str]]]) -> Iterator[run_lock.Lock]:
-    """`run_lock.holding`; says why and ends the program where another run is under way."""
+    """`run_lock.holding`; says why and ends the program where another run is at work."""
     try:
         with run_lock.holding(what, roots) as lock:
             yield lock
     except run_lock.LockedError as error:
-        click.echo(f"refused: {error}", err=True)
+        refused = "" if isinstance(error, run_lock.LostError) else "refused: "
+        click.echo(f"{refused}{error}", err=True)
         sys.exit(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -18,17 +19,33 @@ class LockedError(Exception):
     """Another run is under way; the text says whose."""
 
 
+class LostError(LockedError):
+    """The lock was lost while this run was at work."""
+
+
 @dataclass
 class Lock:
-    """The lock as it is held. `lost`: names of hosts on which it was lost since."""
+    """The lock as it is held. `lost`: hosts on which it is not held, until it was taken again;
+    `taken`: by whom it is held on such a host now."""
 
     lost: set[str] = field(default_factory=set)
+    taken: dict[str, Busy] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Raise LockedError where the lock was lost: call it before each thing that is changed."""
+        """Raise LockedError where the lock was lost: call it before what cannot be undone."""
+        if self.taken:
+            raise self.ended()
         if self.lost:
             names = ", ".join(sorted(self.lost))
-            raise LockedError(f"the lock on {names} was lost; run again")
+            raise LostError(f"the lock on {names} was lost; run again")
+
+    def ended(self) -> LostError:
+        """Why the run that held it ended in its middle."""
+        told = "; ".join(busy.text(name) for name, busy in self.taken.items())
+        return LostError(
+            f"the lock of this run was lost: this machine, or its network, was silent for more "
+            f"than {EXPIRY_S} s, and {told}. This one ended; run again when that one has"
+        )
 
 
 @contextlib.contextmanager
@@ -37,7 +54,8 @@ def holding(what: str, roots: Mapping[str, Callable[[str], list[str]]]) -> Itera
 
     `roots` gives, by host in the description's order, a function from a shell command to the
     argument list that runs it there as root (`ssh … HOST COMMAND`). A host that cannot be reached
-    has no lock to take and is left out. Raises LockedError, with nothing changed.
+    has no lock to take and is left out. Raises LockedError: with nothing changed, or out of the
+    block's middle where a lock was lost and another run has it.
     """
     me = bearer(what)
     held: dict[str, subprocess.Popen[str]] = {}
@@ -55,8 +73,14 @@ def holding(what: str, roots: Mapping[str, Callable[[str], list[str]]]) -> Itera
             if busy:
                 raise LockedError(refusal(busy))
         os.environ[RUN_VARIABLE] = me.run
-        threading.Thread(target=_beat, args=(held, lock, ended), daemon=True).start()
+        for name in held:
+            beat = _Beat(name, roots[name], me, held, lock, ended)
+            threading.Thread(target=beat.run, daemon=True).start()
         yield lock
+    except KeyboardInterrupt:
+        if lock.taken:
+            raise lock.ended() from None
+        raise
     finally:
         ended.set()
         if before is None:
@@ -85,15 +109,47 @@ def _take(root: Callable[[str], list[str]], me: Bearer) -> subprocess.Popen[str]
     return None
 
 
-def _beat(held: dict[str, subprocess.Popen[str]], lock: Lock, ended: threading.Event) -> None:
-    while not ended.wait(BEAT_S):
-        for name, process in held.items():
-            try:
-                assert process.stdin is not None  # noqa: S101
-                process.stdin.write("\n")
-                process.stdin.flush()
-            except OSError:
-                lock.lost.add(name)
+@dataclass
+class _Beat:
+    """What feeds the holder on one host. A lock that was lost is taken again when its host answers;
+    where another run has it meanwhile, this one ends as if by Ctrl-C, and so does what it started.
+    """
+
+    name: str
+    root: Callable[[str], list[str]]
+    me: Bearer
+    held: dict[str, subprocess.Popen[str]]
+    lock: Lock
+    ended: threading.Event
+
+    def run(self) -> None:
+        while not self.ended.wait(BEAT_S):
+            if self.name in self.lock.lost or not _fed(self.held[self.name]):
+                self.lock.lost.add(self.name)
+                self._again()
+            if self.lock.taken:
+                return
+
+    def _again(self) -> None:
+        found = _take(self.root, self.me)
+        if isinstance(found, Busy):
+            self.lock.taken[self.name] = found
+            if not self.ended.is_set():
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        elif found is not None:
+            _end(self.held[self.name])
+            self.held[self.name] = found
+            self.lock.lost.discard(self.name)
+
+
+def _fed(process: subprocess.Popen[str]) -> bool:
+    try:
+        assert process.stdin is not None  # noqa: S101
+        process.stdin.write("\n")
+        process.stdin.flush()
+    except OSError:
+        return False
+    return process.poll() is None
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -131,16 +132,53 @@ def test_a_command_is_refused_and_leaves_no_lock_behind(tmp_path: Path) -> None:
     subprocess.run(["flock", "-n", f"{other}/lock", "true"], check=True)
 
 
-def test_a_lost_lock_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+class Losing:
+    """A host whose first holder lets go at once; the next is tried when `again` is set."""
+
+    def __init__(self) -> None:
+        self.calls, self.again = 0, threading.Event()
+
+    def __call__(self, command: str) -> list[str]:
+        self.calls += 1
+        if self.calls == 1:
+            return local(command.replace("read -r -t 60 _", "false"))
+        assert self.again.wait(20)
+        return local(command)
+
+
+def test_a_lost_lock_is_told_and_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "BEAT_S", 0.1)
-
-    def deaf(command: str) -> list[str]:
-        return ["bash", "-c", command.replace("read -r -t 60 _", "false")]
-
-    with control.holding("down", {"node-a": deaf}) as held:
+    host = Losing()
+    with control.holding("down", {"node-a": host}) as held:
         await_true("the loss is noticed", lambda: held.lost == {"node-a"}, 10)
         with pytest.raises(control.LockedError, match="node-a"):
             held.check()
+        host.again.set()
+        await_true("it is taken again", lambda: not held.lost, 10)
+        held.check()
+        second = take(BOB)
+        assert isinstance(first(second), Busy)
+        second.communicate("")
+
+
+def test_a_run_whose_lock_another_took_ends_with_what_it_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(control, "BEAT_S", 0.1)
+    host = Losing()
+    bobs: list[subprocess.Popen[str]] = []
+
+    def rebuild() -> None:
+        with control.holding("rebuild", {"node-a": host}) as held:
+            await_true("the loss is noticed", lambda: held.lost == {"node-a"}, 10)
+            bobs.append(take(BOB))
+            assert isinstance(first(bobs[0]), Held)
+            host.again.set()
+            subprocess.run(["sleep", "60"], check=True)
+
+    with pytest.raises(control.LockedError, match=r"bob on .* runs .*This one ended"):
+        rebuild()
+    bobs[0].communicate("")
 
 
 def test_who_became_root_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
