@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,11 +67,27 @@ def record(cluster: Cluster, model: ModelId) -> bool:
 
 @contextmanager
 def alone(cluster: Cluster) -> Iterator[None]:
-    """One reader who writes at a time, in all processes of this machine."""
+    """One reader who writes at a time, in all processes of this machine. No file stays behind."""
     file = lock_file(cluster)
-    with file.parent.joinpath(f".{file.name}.guard").open("w") as guard:
-        fcntl.flock(guard, fcntl.LOCK_EX)
-        yield
+    guard = file.with_name(f".{file.name}.guard")
+    while True:
+        with guard.open("w") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            # Who had it before us removed it; by its name others may hold a new one.
+            if not _lies_at(guard, held.fileno()):
+                continue
+            try:
+                yield
+            finally:
+                guard.unlink(missing_ok=True)
+            return
+
+
+def _lies_at(path: Path, handle: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(handle))
+    except FileNotFoundError:
+        return False
 
 
 def load(file: Path) -> dict[str, Any]:

@@ -9,8 +9,12 @@ from pathlib import Path
 def replace(file: Path, content: bytes) -> None:
     """Put `content` in place of what `file` holds, in one rename. Raises OSError."""
     new = file.with_name(f".{file.name}.{os.getpid()}.new")
-    new.write_bytes(content)
-    new.replace(file)
+    try:
+        new.write_bytes(content)
+        new.replace(file)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
 
 
 def replace_text(file: Path, text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from vllm_cluster.plan import paths
 from vllm_cluster.plan.pins import PACKAGES
 
 # Every package by these patterns that is installed, as `package NAME<TAB>VERSION`.
@@ -15,11 +16,15 @@ QUERY = (
 
 def script(image: str) -> str:
     """The shell script that prints KEY, a tab and VALUE a line. `image` as Docker names it."""
+    tool = f"{paths.SCRIPTS}/generation"
+    engine = "docker version --format '{{.Server.Version}}' 2>/dev/null"
     inspect = f"docker image inspect --format '{{{{.Id}}}}' {shlex.quote(image)} 2>/dev/null"
     return (
         'printf "os\\t%s\\n" "$(. /etc/os-release; echo "$PRETTY_NAME")"\n'
         'printf "kernel\\t%s\\n" "$(uname -r)"\n'
-        f'printf "image\\t%s\\n" "$({inspect})"\n{QUERY}\n'
+        f'printf "docker\\t%s\\n" "$({engine})"\n'
+        f'printf "image\\t%s\\n" "$({inspect})"\n'
+        f'printf "generations\\t%s\\n" "$([ ! -x {tool} ] || {tool} show)"\n{QUERY}\n'
     )
 
 

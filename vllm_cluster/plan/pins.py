@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from vllm_cluster.plan import generations
 from vllm_cluster.plan.alignment import Cell, Observed, Problem, Table
 
 # Packages whose version decides how Ray and vLLM run, as `dpkg-query --show` takes patterns. The
@@ -148,6 +150,24 @@ def seen_pins(values: Mapping[str, str]) -> HostPins:
     prefix = "package "
     packages = {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
     return HostPins(values.get("os", ""), values.get("kernel", ""), packages)
+
+
+def lacking(values: Mapping[str, str], image: str) -> list[str]:
+    """What a host of these `values` gets from a deploy and a lock would hold, in words.
+
+    `image` as hosts call it. One that serves with another image lacks nothing: an upgrade under a
+    lock begins with the lock.
+    """
+    kept = generations.Kept()
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        kept = generations.read(values.get("generations", ""))
+    upgrade = kept.serving is not None and kept.serving.image != image
+    told = {
+        "Docker does not answer": not values.get("docker"),
+        "the image is not there": not values.get("image") and not upgrade,
+        "no deploy has come to its end there": kept.current is None,
+    }
+    return [words for words, true in told.items() if true]
 
 
 def _texts(data: Any) -> dict[str, str]:

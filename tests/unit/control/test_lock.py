@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,22 @@ def test_other_revisions_stay_as_they_are(cluster: Cluster) -> None:
     lock.record(cluster, ModelId("v2", "c" * 64, 9))
     assert lock.read(cluster, "v1") == ONE
     assert len(json.loads(lock.lock_file(cluster).read_text())["models"]) == 2
+
+
+def test_no_other_file_stays_beside_the_description(cluster: Cluster) -> None:
+    folder = cluster.file.parent
+    folder.joinpath(".prod.lock.json.guard").touch()  # of a run that was killed
+    lock.record(cluster, ONE)
+    with pytest.raises(DescriptionError):
+        lock.record(cluster, OTHER)
+    assert sorted(file.name for file in folder.iterdir()) == ["prod.lock.json", "prod.yaml"]
+
+
+def test_what_many_write_at_once_is_all_there(cluster: Cluster) -> None:
+    models = [ModelId(f"v{number}", "a" * 64, 7) for number in range(24)]
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(lambda model: lock.record(cluster, model), models))
+    assert len(json.loads(lock.lock_file(cluster).read_text())["models"]) == len(models)
 
 
 NAME = "llama-3.3-70b-instruct@v1"

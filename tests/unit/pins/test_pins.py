@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import subprocess
 from dataclasses import replace
@@ -15,9 +17,17 @@ from vllm_cluster.control import lock, pinned
 from vllm_cluster.control.context import Context
 from vllm_cluster.doctor.reach import Reply
 from vllm_cluster.facts import pins as fact
-from vllm_cluster.plan import make_plan
+from vllm_cluster.plan import make_plan, paths
 from vllm_cluster.plan.alignment import Expected, Observed, align
-from vllm_cluster.plan.pins import HostPins, Pins, changes, declared_drift, host_drift, with_drift
+from vllm_cluster.plan.pins import (
+    HostPins,
+    Pins,
+    changes,
+    declared_drift,
+    host_drift,
+    lacking,
+    with_drift,
+)
 from vllm_cluster.plan.weights import ModelId
 from vllm_cluster.spec import Cluster, DescriptionError, RefusedError, load
 from vllm_cluster.weights.manifest import FileEntry, make_manifest
@@ -97,6 +107,32 @@ def test_the_script_says_what_this_machine_has() -> None:
     assert found["package dpkg"] == shown
 
 
+def test_the_script_says_what_docker_and_a_deploy_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "generation"
+    text = fact.script("vllm:1").replace(f"{paths.SCRIPTS}/generation", str(tool))
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    programs = {
+        "docker": "#!/bin/sh\n[ $1 = version ] && echo 20.10 || echo sha256:1\n",
+        "generation": f"#!/bin/sh\necho '{SERVING}'\n",
+    }
+    (tmp_path / "docker").write_text("#!/bin/sh\necho; exit 1\n")  # no daemon
+    (tmp_path / "docker").chmod(0o755)
+    assert lacking(_said(text), "vllm:1") == [
+        "Docker does not answer", "the image is not there", NEVER,
+    ]  # fmt: skip
+    for name, body in programs.items():
+        (tmp_path / name).write_text(body)
+        (tmp_path / name).chmod(0o755)
+    assert lacking(_said(text), "vllm:1") == []
+
+
+def _said(script: str) -> dict[str, str]:
+    done = subprocess.run(["sh", "-s"], input=script, capture_output=True, text=True, check=True)
+    return fact.parse(done.stdout.splitlines())
+
+
 @pytest.fixture
 def known(tmp_path: Path) -> Context:
     """A context without secrets, of the lab's description."""
@@ -164,11 +200,29 @@ def locked(
 ) -> Result:
     """What the command says where hosts have these images, and sha256:1 otherwise."""
     replies = {
-        name: Reply(0, f"os\tDebian\nkernel\t6.1\nimage\t{images.get(name, 'sha256:1')}\n", "")
+        name: seen(image=images.get(name, "sha256:1"), generations=SERVING)
         for name in known.plan.hosts
     }
+    return told(known, monkeypatch, replies, *words)
+
+
+def told(
+    known: Context, monkeypatch: pytest.MonkeyPatch, replies: dict[str, Reply], *words: str
+) -> Result:
+    """What the command says where hosts reply so."""
+    monkeypatch.setattr(command, "context", lambda _file, **_words: known)
     monkeypatch.setattr(command, "_ask", lambda _known: replies)
     return CliRunner().invoke(command.command, [str(known.cluster.file), *words])
+
+
+SERVING = json.dumps({"current": "g1", "records": [{"id": "g1", "image": "before:1"}]})
+
+
+def seen(*, docker: str = "20.10", image: str = "", generations: str = "") -> Reply:
+    """What a host says of itself."""
+    lines = ["os\tDebian", "kernel\t6.1", f"docker\t{docker}", f"image\t{image}",
+             f"generations\t{generations}"]  # fmt: skip
+    return Reply(0, "".join(f"{line}\n" for line in lines), "")
 
 
 @pytest.mark.parametrize(("image", "shown"), [("", "nothing"), ("sha256:2", "sha256:2")])
@@ -212,3 +266,105 @@ def test_a_host_without_the_image_takes_it_from_no_lock(
     pins = pinned.read(pulled.cluster)
     assert pins is not None
     assert pins.image["id"] == "sha256:1"
+
+
+BARE, NEVER = seen(docker=""), "no deploy has come to its end there"
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        (BARE, f"Docker does not answer, the image is not there, {NEVER}"),
+        (seen(), f"the image is not there, {NEVER}"),
+        (seen(image="sha256:1"), NEVER),
+        (seen(image="sha256:1", docker="", generations=SERVING), "Docker does not answer"),
+        (seen(generations="{"), f"the image is not there, {NEVER}"),
+    ],
+)
+def test_a_host_without_a_deploy_is_not_locked(
+    known: Context, monkeypatch: pytest.MonkeyPatch, reply: Reply, words: str
+) -> None:
+    deployed = seen(image="sha256:1", generations=SERVING)
+    done = told(known, monkeypatch, {"node-a": deployed, "node-b": reply})
+    assert done.exit_code == 1
+    assert done.output == (
+        f"node-b: {words}\n"
+        "nothing was written: node-b has not yet what a lock holds; deploy, then lock\n"
+    )
+    assert not lock.lock_file(known.cluster).exists()
+
+
+def test_every_host_without_a_deploy_is_named(
+    known: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = told(known, monkeypatch, {"node-a": BARE, "node-b": BARE}, "--json")
+    assert done.exit_code == 1
+    assert [line.partition(" ")[0] for line in done.output.splitlines()[:2]] == [
+        "node-a:", "node-b:"
+    ]  # fmt: skip
+    assert "node-a, node-b have not yet" in done.output
+
+
+def test_an_image_that_somebody_removed_is_no_upgrade(
+    pulled: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving = SERVING.replace("before:1", pulled.plan.image)
+    replies = dict.fromkeys(pulled.plan.hosts, seen(generations=serving))
+    done = told(pulled, monkeypatch, replies)
+    assert (done.exit_code, "node-b: the image is not there\n" in done.output) == (1, True)
+    pins = pinned.read(pulled.cluster)
+    assert pins is not None
+    assert pins.image["id"] == "sha256:1"
+
+
+def test_an_upgrade_under_a_lock_begins_with_the_lock(
+    pulled: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = changed(pulled)
+    with pytest.raises(RefusedError, match=r"image\.reference"):
+        pinned.enforce(newer)
+    done = locked(newer, monkeypatch, dict.fromkeys(newer.plan.hosts, ""))
+    assert done.exit_code == 0
+    assert "node-b has not the image of the description yet: deploy\n" in done.output
+    assert "the image is locked by its name alone" in done.output
+    assert pinned.enforce(newer) is not None
+    assert locked(newer, monkeypatch, {}, "--check").output == "as locked\n"
+
+
+def test_a_new_host_is_deployed_before_the_image_changes(
+    pulled: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = lock.lock_file(pulled.cluster).read_text()
+    newer = changed(pulled)
+    done = told(newer, monkeypatch, {"node-a": seen(generations=SERVING), "node-b": BARE})
+    assert done.exit_code == 1
+    assert "deploy with the locked image and model; then change them" in done.output
+    assert lock.lock_file(pulled.cluster).read_text() == before
+
+
+def test_without_a_lock_there_is_nothing_to_check(
+    known: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = told(known, monkeypatch, {}, "--check")
+    assert done.exit_code == 2
+    file = known.cluster.file
+    assert done.output == (
+        f"{lock.lock_file(known.cluster)}: "
+        f"there is no lock; `vllm-cluster lock {file}` writes one\n"
+    )
+
+
+def test_a_silent_host_is_no_drift(pulled: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = {"node-a": seen(image="sha256:1"), "node-b": Reply(255, "", "ssh: no route\n")}
+    done = told(pulled, monkeypatch, silent, "--check")
+    assert (done.exit_code, done.output) == (2, "node-b: ssh: no route\n")
+    done = told(pulled, monkeypatch, silent)
+    assert done.exit_code == 1
+    assert "nothing was written" in done.output
+
+
+def changed(known: Context) -> Context:
+    """The same where the description names another image since."""
+    image = known.cluster.description.image.model_copy(update={"reference": "registry/vllm:newer"})
+    described = known.cluster.description.model_copy(update={"image": image})
+    return replace(known, cluster=known.cluster.with_description(described))
