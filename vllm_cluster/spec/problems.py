@@ -11,7 +11,7 @@ class Problem:
     """One thing that is wrong: where it stands, what was found, what is accepted.
 
     `line` counts from 1; 0 means the file as a whole. `key` is the dotted path
-    to the value, such as `hosts.node-b.address`.
+    to the value, such as `hosts.node-b.address`. Without `accepted`, `found` says all.
     """
 
     line: int
@@ -23,6 +23,8 @@ class Problem:
         """`FILE:LINE: KEY: found …; accepted: …`, the form that editors can jump to."""
         place = f"{file}:{self.line}" if self.line else str(file)
         key = f" {self.key}:" if self.key else ""
+        if not self.accepted:
+            return f"{place}:{key} {self.found}"
         return f"{place}:{key} found {self.found}; accepted: {self.accepted}"
 
 

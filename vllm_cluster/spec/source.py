@@ -39,13 +39,25 @@ def dotted(path: Path_) -> str:
 
 def read(file: Path) -> Source:
     """Read `file`. Raises DescriptionError when it is missing, not YAML, or not a mapping."""
+    if file.suffix == ".py" and file.is_file():
+        raise _whole(file, f"an inventory; give the description, {_beside(file)}", "")
     try:
         text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise _whole(file, "no such file", "") from None
+    except IsADirectoryError:
+        raise _whole(file, "a directory", "a YAML file") from None
     except OSError as error:
-        raise _whole(file, error.strerror or str(error), "a readable YAML file") from None
+        found = f"a file that cannot be read ({error.strerror or error})"
+        raise _whole(file, found, "a readable YAML file") from None
     except UnicodeDecodeError:
         raise _whole(file, "bytes that are not UTF-8", "a YAML file in UTF-8") from None
     return parse(file, text)
+
+
+def _beside(file: Path) -> str:
+    description = file.with_suffix(".yaml")
+    return description.name if description.is_file() else "a YAML file"
 
 
 def parse(file: Path, text: str) -> Source:

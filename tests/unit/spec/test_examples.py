@@ -35,7 +35,7 @@ def test_sizes_are_bytes() -> None:
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DescriptionError, match=r"none\.yaml: found No such file"):
+    with pytest.raises(DescriptionError, match=r"none\.yaml: no such file"):
         load(tmp_path / "none.yaml")
 
 
