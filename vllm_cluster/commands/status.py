@@ -14,7 +14,10 @@ from vllm_cluster.doctor.examine import examine
 _LOG_LINES = 40
 
 
-@click.command(help="The cluster of FILE on one screen. Exit codes as doctor's.")
+@click.command(
+    help="The cluster of FILE on one screen. Exit codes as doctor's; 1 "
+    "also where nothing is deployed yet."
+)
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
 @click.option("--watch", type=click.FloatRange(min=1), metavar="S", help="Redraw every S seconds.")
@@ -25,7 +28,7 @@ def command(file: Path, *, as_json: bool, watch: float | None) -> None:
         shown = state.dumps(found) if as_json else state.text(found)
         if watch is None:
             click.echo(shown)
-            sys.exit(found.exit_code)
+            sys.exit(state.exit_code(found))
         click.clear()
         click.echo(shown)
         time.sleep(watch)

@@ -13,7 +13,9 @@ from vllm_cluster.doctor.examine import Examination
 from vllm_cluster.facts.doctor.model import HostFacts, Unit
 from vllm_cluster.facts.doctor.script import unit_names
 from vllm_cluster.plan import generations
+from vllm_cluster.plan.containers import VLLM
 
+_VLLM = f"{VLLM}.service"
 _WORDS = 120  # of a reason; more does not fit on one screen
 _RANK = re.compile(r"rank (\d+) in world size \d+ is assigned .*?PP rank (\d+),.*?TP rank (\d+)")
 _SPEAKER = re.compile(r"pid=\d+, ip=([\d.]+)")
@@ -46,6 +48,11 @@ def ranks(examination: Examination) -> list[Placed]:
             for r in plan.ranks]  # fmt: skip
 
 
+def exit_code(examination: Examination) -> int:
+    """Doctor's; and 1 before the first deploy, where nothing is wrong and nothing serves."""
+    return examination.exit_code or (0 if examination.case.deployed_somewhere else 1)
+
+
 def to_json(examination: Examination) -> dict[str, Any]:
     """Everything as plain values."""
     plan, look = examination.case.plan, examination.look
@@ -55,7 +62,8 @@ def to_json(examination: Examination) -> dict[str, Any]:
         "cluster": plan.cluster,
         "model": plan.model_name,
         "layout": f"TP={plan.tensor} x PP={plan.pipeline}",
-        "exit_code": examination.exit_code,
+        "exit_code": exit_code(examination),
+        "deployed": examination.case.deployed_somewhere,
         "hosts": {name: _host(examination, name) for name in plan.hosts},
         "generation": _generation(examination),
         "ranks": [placed.__dict__ for placed in ranks(examination)],
@@ -77,7 +85,8 @@ def _generation(examination: Examination) -> dict[str, Any]:
     kept = {name: facts.generations for name, facts in examination.look.facts.items()}
     records = {each.id: each for one in kept.values() for each in one.records.values()}
     return {
-        "text": generations.summary(kept, examination.case.plan.head),
+        "text": generations.summary(
+            kept, examination.case.plan.head, serves=_serves(examination)),
         "serving": {name: one.serving.number if one.serving else None
                     for name, one in kept.items()},
         "kept": [
@@ -88,6 +97,14 @@ def _generation(examination: Examination) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _serves(examination: Examination) -> bool | None:
+    """Whether vLLM is active on some host: a busy one may keep us waiting. None: the head's is not
+    known."""
+    if any(facts.unit(_VLLM).running for facts in examination.look.facts.values()):
+        return True
+    return None if examination.case.head is None else False
+
+
 def _host(examination: Examination, name: str) -> dict[str, Any]:
     plan = examination.case.plan
     facts = examination.look.facts.get(name)
@@ -95,6 +112,8 @@ def _host(examination: Examination, name: str) -> dict[str, Any]:
         return {"seen": False, "words": examination.look.silent[name].words.splitlines()[-1]}
     return {
         "seen": True,
+        # Of what broke off nobody knows.
+        "deployed": facts.deployed or not facts.whole,
         "role": plan.hosts[name].role,
         "address": plan.hosts[name].address,
         "uptime_s": round(facts.system.uptime_s),
@@ -161,7 +180,21 @@ def text(examination: Examination) -> str:
              f"    {time.strftime('%H:%M:%S')}", ""]  # fmt: skip
     for name, host in told["hosts"].items():
         lines += _host_lines(name, host)
-    lines += ["", "rank  pp  tp  planned       runs on"]
+    lines += _serving_lines(examination, told) if told["deployed"] else [""]
+    if not told["deployed"] and examination.look.facts:
+        bare = "these hosts" if not examination.look.silent else ", ".join(examination.look.facts)
+        lines.append(f"nothing is deployed on {bare} yet; `{examination.case.deploy}` deploys")
+    cause = told["first_cause"]
+    if cause:
+        lines.append(f"{cause['plane']} plane, {cause['host']}: {cause['found']} ({cause['id']}); "
+                     "`vllm-cluster doctor` has the fix")  # fmt: skip
+    elif told["deployed"]:
+        lines.append("sound")
+    return "\n".join(lines)
+
+
+def _serving_lines(examination: Examination, told: dict[str, Any]) -> list[str]:
+    lines = ["", "rank  pp  tp  planned       runs on"]
     for placed in ranks(examination):
         where = placed.found or "not said"
         note = "" if placed.found in {"", placed.planned} else "   <- not where the plan has it"
@@ -169,13 +202,7 @@ def text(examination: Examination) -> str:
                      f"{placed.planned:<12}  {where}{note}")  # fmt: skip
     if told["generation"]["text"]:
         lines += ["", told["generation"]["text"]]
-    lines += ["", *_api_lines(told["api"]), ""]
-    cause = told["first_cause"]
-    lines.append(
-        f"{cause['plane']} plane, {cause['host']}: {cause['found']} ({cause['id']}); "
-        "`vllm-cluster doctor` has the fix" if cause else "sound"
-    )  # fmt: skip
-    return "\n".join(lines)
+    return [*lines, "", *_api_lines(told["api"]), ""]
 
 
 def _host_lines(name: str, host: dict[str, Any]) -> list[str]:
@@ -186,6 +213,8 @@ def _host_lines(name: str, host: dict[str, Any]) -> list[str]:
     free = f"{host['memory_free_bytes'] / 2**30:.0f}/{host['memory_bytes'] / 2**30:.0f} GiB free"
     lines = [f"{name:<12} {host['role']:<7} {host['address']:<15} up {_span(host['uptime_s'])}  "
              f"{ray}  weights {host['weights']}  {free}"]  # fmt: skip
+    if not host["deployed"]:
+        return [*lines, "    nothing is deployed here"]
     for unit, state in host["units"].items():
         count = state["restarts"]
         restarts = f"  {count} restart{'s' * (count != 1)}" if count else ""

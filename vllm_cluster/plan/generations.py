@@ -215,19 +215,43 @@ def _obstacle(kept: Mapping[str, Kept], head: str, found: Record, now: str) -> s
     return ""
 
 
-def summary(kept: Mapping[str, Kept], head: str) -> str:
-    """One line for status; empty where nothing was ever deployed."""
+def summary(kept: Mapping[str, Kept], head: str, *, serves: bool | None = None) -> str:
+    """One line for status; empty where nothing was ever deployed.
+
+    `serves`: whether some vLLM is active; None where that is not known.
+    """
     now = serving(kept, head)
     records = {each.id: each for one in kept.values() for each in one.records.values()}
     if now is None or now not in records:
         return ""
-    told = [f"serving {records[now].text()}"]
+    open_ = {name: one for name, one in sorted(kept.items()) if one.pending is not None}
+    ahead = (one.records.get(one.pending or "") for one in open_.values())
+    coming = [record for record in ahead if record is not None and record.id != now]
+    halted = bool(coming) and any(one.phase != "begun" for one in open_.values())
+    told = [_moving(records[now], coming) if halted else _in_place(records[now], serves)]
+    if serves is False:
+        told.append("nothing serves now")
+    if coming and not halted:
+        told.append(f"a switch to {coming[0].text()} has begun")
+    late = [name for name, one in open_.items() if one.pending == now]
+    if late:
+        told.append(f"{', '.join(late)} has not heard of it yet")
     different = sorted(n for n, one in kept.items() if one.current not in {None, now})
-    if different:
+    if different and not open_:
         told.append(f"{', '.join(different)} has another: run the deploy again")
-    if any(one.pending for one in kept.values()):
-        told.append("a switch is under way")
     last = max(records.values(), key=lambda each: each.number)
     if last.id != now and last.status in {"failed", "left", "interrupted"}:
         told.append(f"generation {last.number} {last.status} because {last.reason}")
     return "; ".join(told)
+
+
+def _in_place(record: Record, serves: bool | None) -> str:
+    return f"serving {record.text()}" if serves else f"{record.text()} is in place"
+
+
+def _moving(old: Record, coming: list[Record]) -> str:
+    """What a switch does whose units have stopped: its record says so where it goes back."""
+    failed = [each for each in coming if each.status in {"failed", "interrupted"}]
+    if failed:
+        return f"going back from generation {failed[0].number} to {old.text()}"
+    return f"switching from generation {old.number} to {coming[0].text()}"

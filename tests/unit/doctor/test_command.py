@@ -18,6 +18,8 @@ from vllm_cluster.commands import doctor, status
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.examine import Examination
 from vllm_cluster.doctor.reach import Silence
+from vllm_cluster.facts.doctor.model import Docker, HostFacts
+from vllm_cluster.plan.generations import Kept, Record
 
 LAB = Path(__file__).parents[3] / "inventories" / "lab.yaml"
 Run = Callable[..., Result]
@@ -170,3 +172,53 @@ def test_status_redraws_and_names_the_cause(run: Run) -> None:
     once = run("status", "--json", cases=(bad(),))
     assert once.exit_code == 1
     assert json.loads(once.stdout)["first_cause"]["id"] == "network.name"
+
+
+def bare(case: Case, *names: str) -> Case:
+    """Hosts to which no deploy has been."""
+    for name in names:
+        gone = HostFacts(name)
+        case = changed(case, name, files={}, contents={}, secrets={}, units={}, nft="", owners=(),
+                       names={}, docker=Docker(installed=False), model=gone.model, ray=gone.ray,
+                       api=gone.api, generations=gone.generations)  # fmt: skip
+    return case
+
+
+def test_status_of_hosts_without_a_deploy_calls_them_no_sound_cluster(run: Run) -> None:
+    case = bare(sound(), "node-a", "node-b")
+    assert run("doctor", cases=(case,)).exit_code == 0, "nothing stands in the way"
+    done = run("status", cases=(case,))
+    assert done.exit_code == 1
+    assert done.output.splitlines()[-1] == (
+        "nothing is deployed on these hosts yet; "
+        "`pyinfra -y inventories/prod.py deploys/cluster.py` deploys"
+    )
+    assert done.output.count("    nothing is deployed here\n") == 2
+    told = json.loads(run("status", "--json", cases=(case,)).stdout)
+    assert (told["exit_code"], told["deployed"]) == (1, False)
+
+
+def test_status_names_the_one_host_without_a_deploy(run: Run) -> None:
+    done = run("status", cases=(bare(sound(), "node-b"),))
+    assert done.exit_code == 1
+    assert done.output.count("nothing is deployed") == 1
+    lines = done.output.splitlines()
+    where = lines.index("    nothing is deployed here")
+    assert lines[where - 1].startswith("node-b ")
+    assert "ray-head.service" in done.output
+    assert "host plane, node-b: none: a new or a wiped machine (host.not-deployed)" in lines[-1]
+
+
+def test_status_of_hosts_that_nobody_saw_says_nothing_of_a_deploy(run: Run) -> None:
+    done = run("status", cases=(silent(),))
+    assert done.exit_code == 2
+    assert "nothing is deployed" not in done.output
+
+
+def test_status_calls_no_generation_serving_while_vllm_is_down(run: Run) -> None:
+    record = Record(4, "g4", "good", vllm="0.32.0")
+    case = changed(bad(), "node-a", generations=Kept("g4", records={"g4": record}))
+    shown = run("status", cases=(case,)).output
+    assert "generation 4 (vLLM 0.32.0, g4) is in place; nothing serves now" in shown
+    up = changed(sound(), "node-a", generations=Kept("g4", records={"g4": record}))
+    assert "serving generation 4" in run("status", cases=(up,)).output

@@ -105,12 +105,52 @@ def test_rollback_says_why_it_cannot() -> None:
 
 def test_summary_names_what_serves_and_what_failed() -> None:
     hosts = dict.fromkeys(("a", "b"), kept("g1", record(1), record(2, "failed", "ValueError: x")))
-    assert generations.summary(hosts, "a") == (
+    assert generations.summary(hosts, "a", serves=True) == (
         "serving generation 1 (vLLM 0.33.0, g1); generation 2 failed because ValueError: x"
     )
     mixed = {"a": kept("g2", record(1), record(2)), "b": kept("g1", record(1), record(2))}
     assert "b has another" in generations.summary(mixed, "a")
     assert generations.summary({"a": Kept()}, "a") == ""
+
+
+def test_summary_says_of_what_lies_there_that_it_does_not_serve_while_it_does_not() -> None:
+    hosts = dict.fromkeys("ab", kept("g1", record(1)))
+    place = "generation 1 (vLLM 0.33.0, g1) is in place"
+    assert generations.summary(hosts, "a", serves=False) == f"{place}; nothing serves now"
+    assert generations.summary(hosts, "a", serves=None) == place
+
+
+@pytest.mark.parametrize(
+    ("phase", "status", "serves", "said"),
+    [
+        ("begun", "switching", True,
+         "serving generation 1 (vLLM 0.33.0, g1); "
+         "a switch to generation 2 (vLLM 0.33.0, g2) has begun"),
+        ("halted", "switching", False,
+         "switching from generation 1 to generation 2 (vLLM 0.33.0, g2); nothing serves now"),
+        ("accepted", "good", True,
+         "switching from generation 1 to generation 2 (vLLM 0.33.0, g2)"),
+        ("halted", "failed", False,
+         "going back from generation 2 to generation 1 (vLLM 0.33.0, g1); nothing serves now; "
+         "generation 2 failed because x"),
+    ],
+)  # fmt: skip
+def test_summary_says_how_far_a_switch_is(
+    phase: str, status: str, said: str, *, serves: bool
+) -> None:
+    both = record(1), record(2, status, "x")
+    hosts = dict.fromkeys("ab", kept("g1", *both, pending="g2", phase=phase))
+    assert generations.summary(hosts, "a", serves=serves) == said
+
+
+def test_summary_calls_no_host_another_while_the_head_has_decided_and_others_have_not_heard() -> (
+    None
+):
+    both = record(1), record(2)
+    hosts = {"a": kept("g2", *both), "b": kept("g1", *both, pending="g2", phase="accepted")}
+    assert generations.summary(hosts, "a", serves=True) == (
+        "serving generation 2 (vLLM 0.33.0, g2); b has not heard of it yet"
+    )
 
 
 def test_the_tools_line_is_read() -> None:
