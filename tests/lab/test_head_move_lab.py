@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 from collections.abc import Iterator
@@ -230,6 +231,40 @@ def down(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+GCS_TABLE = "inet vllm_cluster_gcs"
+DOOR_CHANGES = {"Firewall | Let in the cluster, SSH and the API, and nobody else": ["node-a"]}
+
+
+def found_by_doctor(cluster: Cluster) -> set[tuple[str, str]]:
+    argv = [str(BIN / "vllm-cluster"), "doctor", str(cluster.description), "--json", "--all"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    return {(each["id"], each["host"]) for each in json.loads(done.stdout)["findings"]}
+
+
+def assert_a_run_puts_the_door_up_again(cluster: Cluster) -> None:
+    """Taken away or emptied by hand: doctor and a run see it, and the run changes just that."""
+    shown = f"nft -n list table {GCS_TABLE}"
+    good = cluster.on("node-a", shown)
+    assert "ip saddr 10.77.0.12 accept" in good
+    gone = ("security.firewall-gcs", "node-a")
+    assert gone not in found_by_doctor(cluster)
+    for verb in ("flush", "delete"):
+        cluster.on("node-a", f"nft {verb} table {GCS_TABLE}")
+        assert gone in found_by_doctor(cluster)
+        assert cluster.planned() == DOOR_CHANGES, verb
+        cluster.apply()
+        assert cluster.on("node-a", shown) == good, verb
+        assert cluster.planned() == {}
+        assert gone not in found_by_doctor(cluster)
+    # A head that does not run has no door, and none is missing there.
+    cluster.on("node-a", "systemctl stop ray-head")
+    assert "vllm_cluster_gcs" not in cluster.on("node-a", "nft list tables")
+    assert gone not in found_by_doctor(cluster)
+    assert not set(cluster.planned()) & set(DOOR_CHANGES)
+    cluster.apply()
+    assert cluster.on("node-a", shown) == good
+
+
 def assert_no_way_to_the_gcs(cluster: Cluster, left: str) -> None:
     """Not even while the firewall lets it in, as it does until a switch is over."""
     source = cluster.lab.host(left).address
@@ -251,6 +286,7 @@ def test_a_host_that_left_is_cleaned_by_its_name(cluster: Cluster) -> None:
     assert "node-c (10.77.0.13) left the description" in done.stderr, done.stdout + done.stderr
     # Its container ends with the head's session, and then the unit waits for a head.
     assert units(cluster, "node-c") == {"ray-worker"}
+    assert_a_run_puts_the_door_up_again(cluster)
     assert_no_way_to_the_gcs(cluster, "node-c")
     assert down(cluster, "--host", "node-x").returncode == 2
     done = down(cluster, "--host", "node-c")

@@ -62,6 +62,8 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
     "gpu.*": ("gpu.driver-missing", "gpu.driver-mismatch"),
     "gpu.runtime": ("docker.missing", "docker.down", "gpu.driver-missing"),
     "security.firewall*": ("host.not-deployed", "security.masked", "security.unit-missing"),
+    "security.firewall-gcs": ("security.firewall", "host.not-deployed", "security.masked",
+                              "security.unit-missing"),
     "security.masked": ("host.not-deployed",),
     "security.exposed": ("security.firewall", "security.masked", "security.unit-missing",
                          "security.published-port", "host.not-deployed"),

@@ -8,6 +8,7 @@ from pyinfra.api.command import StringCommand
 from pyinfra.api.exceptions import FactProcessError
 from pyinfra.api.facts import FactBase
 
+from vllm_cluster.facts import gcs_table
 from vllm_cluster.plan import Allow, admitted, paths
 
 POLICY = "/etc/firewalld/policies/vllm-cluster.xml"
@@ -15,7 +16,7 @@ POLICY = "/etc/firewalld/policies/vllm-cluster.xml"
 # sshd's ports three times: as configured (`sshd -T`), as systemd listens in its place (ssh.socket,
 # the default since Ubuntu 22.10), and as processes listen (a port given on sshd's command line).
 # ufw is a Python program: it is only asked where its own file says that it is on.
-_SCRIPT = f"""
+_SCRIPT = f"""{gcs_table.SHELL}gcs_table
 nft=$(command -v nft || echo /usr/sbin/nft)
 [ -x "$nft" ] || echo "nft missing"
 echo "file $(sha256sum 2>/dev/null < {paths.FIREWALL} | cut -c1-64)"
@@ -57,7 +58,8 @@ class FirewallState:
 
     `drops`: chains of others (`ip filter INPUT`) that drop whatever they do not know.
     `open_zones`: firewalld's zones in use that let in whatever comes. `admits`: our own rules in
-    the tool that holds the firewall.
+    the tool that holds the firewall. `gcs`: how the head's door to Ray's GCS is not as its unit put
+    it up; empty where it is, or where none stands.
     """
 
     file: str = ""
@@ -77,11 +79,13 @@ class FirewallState:
     drops: tuple[str, ...] = ()
     open_zones: tuple[str, ...] = ()
     admits: tuple[Allow, ...] = ()
+    gcs: gcs_table.State = ""
 
 
 _WORDS = (
     "nft", "file", "table", "held", "loaded", "pending", "ssh", "ufw", "ufw-rule", "firewalld",
     "policy", "policy-live", "drops", "open-zone", "nft-rule", "policy-rule",
+    "gcs",
 )  # fmt: skip
 
 
@@ -121,6 +125,7 @@ class Firewall(FactBase[FirewallState]):
             open_zones=tuple(values["open-zone"]),
             admits=_admits(values, confirmed[0]),
             drops=tuple(v for v in values["drops"] if not v.startswith("inet vllm_cluster ")),
+            gcs=gcs_table.read("".join(values["gcs"])),
         )
 
 

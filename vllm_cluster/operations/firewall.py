@@ -51,12 +51,17 @@ def enforced(rules: Rules, way_back_s: int, moves: Callable[[], bool] = _no) -> 
         words = words or ufw.obstacle(have.ufw_rules, allow)
     if words:
         yield refuse(words)
-    elif have.ufw:
+        return
+    if have.ufw:
         yield from _through_ufw(have, allow, way_back_s)
     elif have.firewalld:
         yield from _through_firewalld(have, rules.firewalld(allow), way_back_s)
     else:
         yield from _own_table(have, rules.nft(allow), way_back_s)
+    if have.gcs:
+        # Whoever holds the firewall, that table is of ours and the head's unit put it up.
+        host.log(f"table inet vllm_cluster_gcs: {have.gcs}")
+        yield StringCommand(LOADER, "again")
 
 
 @operation()

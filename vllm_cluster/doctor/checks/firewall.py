@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.finding import Finding, Step, on
-from vllm_cluster.doctor.rules import OUR_TABLE, Rule, rules
+from vllm_cluster.doctor.rules import GCS_TABLE, OUR_TABLE, Rule, rules
 from vllm_cluster.facts.doctor.model import HostFacts
 from vllm_cluster.plan import Allow, HostPlan, paths, ufw
 
@@ -22,6 +22,20 @@ def firewall(case: Case) -> Iterator[Finding]:
         finding = look[facts.holder.name](case, host, facts)
         if finding is not None:
             yield finding
+        if facts.gcs:
+            yield _gcs_table(host, facts)
+
+
+def _gcs_table(host: HostPlan, facts: HostFacts) -> Finding:
+    """Who left the description may reach Ray there, as far as the firewall lets it in."""
+    unlike = {"absent": "it is not loaded", "changed": "other rules"}
+    return Finding(
+        "security.firewall-gcs", "security", host.name,
+        expected=f"nftables table {GCS_TABLE} as ray-head.service put it up",
+        found=unlike[facts.gcs],
+        evidence=f"nft list table {GCS_TABLE}: {facts.gcs}",
+        fix=on(host.name, f"systemctl restart {paths.FIREWALL_UNIT}"),
+    )  # fmt: skip
 
 
 def _own_table(case: Case, host: HostPlan, facts: HostFacts) -> Finding | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from vllm_cluster.facts import gcs_table
 from vllm_cluster.facts.doctor.gpu_model import Gpus, RdmaPort
 from vllm_cluster.plan.generations import Kept
 
@@ -362,6 +363,7 @@ class HostFacts:
     usage: tuple[str, ...] = ()
     prefixes: dict[str, int] = field(default_factory=dict)
     nft: str = ""
+    gcs: gcs_table.State = ""
     holder: Holder = Holder()
     docker: Docker = Docker()
     files: dict[str, File] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vllm_cluster.facts import gcs_table
 from vllm_cluster.facts.doctor import read_docker, read_host, read_network, read_services
 from vllm_cluster.facts.doctor.model import HostFacts
 from vllm_cluster.facts.doctor.read_gpu import gpus
@@ -43,6 +44,7 @@ def parse(name: str, output: str, *, arrived_s: float | None = None) -> HostFact
         usage=sections.one("usage").lines,
         prefixes=read_network.prefixes(sections),
         nft=sections.one("nft").text,
+        gcs=gcs_table.read(dict(sections.pairs("gcs")).get("gcs", "")),
         holder=read_network.holder(sections),
         docker=docker,
         files=read_host.files(sections),

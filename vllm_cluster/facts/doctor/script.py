@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files as resources
 
+from vllm_cluster.facts import gcs_table
 from vllm_cluster.plan import HostPlan, Plan, paths, probe
 
 # Where nobody listens: "refused" proves that the hosts' firewalls let the data plane's ephemeral
@@ -36,7 +37,8 @@ def script(plan: Plan, host: HostPlan, *, salt: str, log_lines: int = 0, deep: b
     short diagnosis too, half a minute a host.
     """
     values = "\n".join(_values(plan, host, salt, log_lines, deep=deep))
-    return f"{values}\nvalues={shlex.quote(values)}\n{_program()}\nmain </dev/null\n"
+    program = f"{gcs_table.SHELL}{_program()}"
+    return f"{values}\nvalues={shlex.quote(values)}\n{program}\nmain </dev/null\n"
 
 
 def port(plan: Plan, name: str) -> int:

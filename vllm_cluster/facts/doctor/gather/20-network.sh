@@ -184,6 +184,8 @@ firewall() {
   begin nft
   # Without what named sets hold: a blocklist of thousands of addresses is no rule.
   if have nft; then nft -a -n -t list ruleset 2>&1 | head -n 4000; else echo "no nft"; fi
+  begin gcs
+  gcs_table
 }
 
 # Both are Python programs and slow, so they are asked only where their own files say they are on.
