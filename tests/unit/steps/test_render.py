@@ -70,6 +70,7 @@ def test_a_unit_gives_up_after_starts_and_not_by_time(plan: Plan, host: str, uni
     text = configs.unit_file(plan, plan.hosts[host], unit, "cafe")
     assert "\nStartLimitIntervalSec=0\nStartLimitBurst=10\n" in text
     assert "\nTimeoutStartSec=infinity\n" in text
+    assert text.count("\nSyslogIdentifier=%N\n") == 1, "whatever program speaks"
     # What is waited for comes before what fails without it.
     before = [line for line in text.splitlines() if line.startswith("ExecStartPre=")]
     order = [line.split(" %n ")[-1].split()[0].rsplit("/", 1)[1] for line in before[:3]]
