@@ -143,7 +143,7 @@ def collective(file: Path, *, as_json: bool) -> None:
 def logs(file: Path, *, as_json: bool) -> None:
     """Read the logs of all hosts."""
 
-    found = examine(file, log_lines=5000)
+    found = examine(file, log_lines=5000, keyless=False)
     _show(host_logs.to_json(found) if as_json else host_logs.text(found))
     sys.exit(0 if found.look.facts else 2)
 

@@ -24,7 +24,7 @@ _LOG_LINES = 40
 def command(file: Path, *, as_json: bool, watch: float | None) -> None:
     """Print it. With --watch redraw until interrupted."""
     while True:
-        found = examine(file, log_lines=_LOG_LINES)
+        found = examine(file, log_lines=_LOG_LINES, keyless=False)
         shown = state.dumps(found) if as_json else state.text(found)
         if watch is None:
             click.echo(shown)

@@ -36,13 +36,23 @@ class Examination:
 
 
 def examine(
-    file: Path, *, only: tuple[str, ...] = (), deep: bool = False, log_lines: int = 0
+    file: Path,
+    *,
+    only: tuple[str, ...] = (),
+    deep: bool = False,
+    log_lines: int = 0,
+    keyless: bool = True,
 ) -> Examination:
-    """Look at the cluster of `file` and run every check. Raises DescriptionError."""
+    """Look at the cluster of `file` and run every check. Raises DescriptionError.
+
+    `keyless`: False asks the API nothing that it logs as refused.
+    """
     known = context(file.resolve(), make_secrets=False)
     with pool(1) as threads:
         dialled = threads.submit(_from_here, known)
-        found = look(known.cluster, known.plan, only=only, deep=deep, log_lines=log_lines)
+        found = look(
+            known.cluster, known.plan, only=only, deep=deep, log_lines=log_lines, keyless=keyless
+        )
         answers = dialled.result()
     case = case_of(known, found)
     every = [

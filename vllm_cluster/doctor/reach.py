@@ -215,12 +215,16 @@ def look(
     only: tuple[str, ...] = (),
     log_lines: int = 0,
     deep: bool = False,
+    keyless: bool = True,
 ) -> Look:
     """Look at `only` these hosts (default: all) in one round trip each."""
     began_s = time.monotonic()
     hosts = [host for host in plan.hosts.values() if not only or host.name in only]
     salt = secrets.token_hex(16)
-    scripts = {h.name: script(plan, h, salt=salt, log_lines=log_lines, deep=deep) for h in hosts}
+    scripts = {
+        h.name: script(plan, h, salt=salt, log_lines=log_lines, deep=deep, keyless=keyless)
+        for h in hosts
+    }
     limit_s = ANSWER_TIMEOUT_S + (_DEEP_TIMEOUT_S if deep else 0)
     replies = everywhere(cluster, hosts, scripts, limit_s)
     facts: dict[str, HostFacts] = {}

@@ -182,3 +182,15 @@ def test_dialled_ports_are_told_by_the_peers_name(tmp_path: Path) -> None:
         server.communicate("")
     peer = parse("node-a", "\n".join([f"{MARK} clock 1", *lines, ""])).peers["node-b"]
     assert peer.ports == {port: "open", 1: "Connection refused"}
+
+
+@pytest.mark.parametrize(("keyless", "asked"), [("yes", 1), ("no", 0)])
+def test_the_api_is_asked_without_its_key_by_those_alone_who_want_to_know(
+    tmp_path: Path, keyless: str, asked: int
+) -> None:
+    values = {"completion_requests": "('/v1/completions {}')", "api_port": "1", "keyless": keyless}
+    values |= {"completion_limit": "1", "api_key_file": "/key"}
+    stub = 'within() { shift; "$@"; }; ask() { echo "HTTP/1.0 200 $4 ${6:-keyless}"; }'
+    lines = shell(f"{stub}; api_completion", tmp_path, **values)
+    assert "HTTP/1.0 200 /v1/completions /key" in lines
+    assert lines.count("HTTP/1.0 200 /v1/models keyless") == asked

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.unit.doctor.cases import changed, sound
+from tests.unit.doctor.here import description, ssh
 from tests.unit.doctor.test_bundle import examination
 from vllm_cluster.cli import group
 from vllm_cluster.commands import doctor, status
@@ -222,3 +224,14 @@ def test_status_calls_no_generation_serving_while_vllm_is_down(run: Run) -> None
     assert "generation 4 (vLLM 0.32.0, g4) is in place; nothing serves now" in shown
     up = changed(sound(), "node-a", generations=Kept("g4", records={"g4": record}))
     assert "serving generation 4" in run("status", cases=(up,)).output
+
+
+@pytest.mark.parametrize(("words", "keyless"), [(("status",), "no"), (("doctor",), "yes")])
+def test_status_leaves_no_refused_request_in_vllms_log(
+    words: tuple[str, ...], keyless: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "sent"
+    bin_directory = ssh(tmp_path, f"cat >>{log}; exit 255")
+    monkeypatch.setenv("PATH", f"{bin_directory}:{os.environ['PATH']}")
+    CliRunner().invoke(group, [*words, str(description(tmp_path))])
+    assert f"\nkeyless={keyless}\n" in log.read_text()

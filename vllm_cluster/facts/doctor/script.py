@@ -28,15 +28,18 @@ DAEMON_JSON = "/etc/docker/daemon.json"
 _ALL_LOGS = 1000
 
 
-def script(plan: Plan, host: HostPlan, *, salt: str, log_lines: int = 0, deep: bool = False) -> str:
+def script(
+    plan: Plan, host: HostPlan, *, salt: str, log_lines: int = 0, deep: bool = False,
+    keyless: bool = True,
+) -> str:  # fmt: skip
     """Bash that prints all that doctor wants to know of `host`, as root, and changes nothing.
 
     `salt` makes the digests of secrets good for comparing within one run only. `log_lines`: how
     much of the units' journals to bring beside that of failing ones; with many, the ends of Ray's
-    own files too. `deep`: let DCGM run its
-    short diagnosis too, half a minute a host.
+    own files too. `deep`: let DCGM run its short diagnosis too, half a minute a host. `keyless`:
+    see that the API asks for its key, which leaves a line with 401 in vLLM's log.
     """
-    values = "\n".join(_values(plan, host, salt, log_lines, deep=deep))
+    values = "\n".join(_values(plan, host, salt, log_lines, deep=deep, keyless=keyless))
     program = f"{gcs_table.SHELL}{_program()}"
     return f"{values}\nvalues={shlex.quote(values)}\n{program}\nmain </dev/null\n"
 
@@ -64,7 +67,9 @@ def watchdog_of(unit: str) -> str:
     return f"vllm-cluster-watch@{unit}.service"
 
 
-def _values(plan: Plan, host: HostPlan, salt: str, log_lines: int, *, deep: bool) -> list[str]:
+def _values(
+    plan: Plan, host: HostPlan, salt: str, log_lines: int, *, deep: bool, keyless: bool
+) -> list[str]:
     ours = unit_names(host)
     peers = [
         f"{peer.name} {peer.address} {' '.join(map(str, peer_ports(plan, peer)))}"
@@ -125,6 +130,7 @@ def _values(plan: Plan, host: HostPlan, salt: str, log_lines: int, *, deep: bool
                 "log_lines": log_lines,
                 "ray_words": "yes" if log_lines >= _ALL_LOGS else "no",
                 "deep": "yes" if deep else "no",
+                "keyless": "yes" if keyless and plan.api_key else "no",
             }.items()
         ),
     ]

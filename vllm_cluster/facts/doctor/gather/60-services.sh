@@ -44,6 +44,7 @@ api_completion() {
       within 4 ask GET 127.0.0.1 "$api_port" /metrics '' '' |
         grep -E '^[^#]*vllm:(generation_tokens|prompt_tokens)' ;;
   esac
+  [ "$keyless" = yes ] || return 0
   begin api-keyless
   within 4 ask GET 127.0.0.1 "$api_port" /v1/models '' '' | head -n 1
 }
