@@ -18,12 +18,41 @@ from vllm_cluster.plan import paths
 _DOWN = ("inactive", "failed")
 # The host of a run whose restart has begun and not come to its end.
 _under_way: WeakKeyDictionary[State, str] = WeakKeyDictionary()
+# Whether a host of a run has any of the units that it shall have.
+_deployed: WeakKeyDictionary[State, dict[str, bool]] = WeakKeyDictionary()
+_BARE = "nothing is deployed here yet; `pyinfra INVENTORY deploys/cluster.py` deploys"
+
+
+@operation()
+def looked(units: list[str], needed: bool) -> Generator[StringCommand, None, None]:
+    """Look which of `units` there are, before anything stops. `needed`: refuse without them."""
+    have = _read(units)
+    there = any(have[unit].load != "not-found" for unit in units)
+    _deployed.setdefault(host.state, {})[host.name] = there
+    reason = _missing(units, have) if needed else ""
+    if reason:
+        yield refuse(reason if there else _BARE)
+        return
+    host.noop("the units are there" if there else "nothing is deployed here yet")
+
+
+def _bare(state: State) -> bool:
+    """Whether no host of the run has anything of ours."""
+    found = _deployed.get(state, {})
+    return bool(found) and not any(found.values())
 
 
 @operation()
 def stopped(units: list[str], keep_down: bool = False) -> Generator[StringCommand, None, None]:
-    """Stop `units` and wait until they have ended. `keep_down`: no reboot starts them either."""
+    """Stop `units` and wait until they have ended. `keep_down`: no reboot starts them either.
+
+    A host on which they are not has nothing to stop, unless no host has anything.
+    """
+    if _bare(host.state):
+        yield refuse(_BARE)
+        return
     have = _read(units)
+    units = [unit for unit in units if have[unit].load != "not-found"]
     reason = _missing(units, have)
     if reason:
         yield refuse(reason)

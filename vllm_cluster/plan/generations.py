@@ -175,6 +175,8 @@ def objection(kept: Mapping[str, Kept], identity: str) -> str:
 def target(kept: Mapping[str, Kept], head: str, number: int | None) -> Record | str:
     """The generation to roll back to, or why there is none."""
     now = serving(kept, head)
+    if not any(one.records for one in kept.values()):
+        return "nothing is deployed here yet; `pyinfra INVENTORY deploys/cluster.py` deploys"
     if now is None:
         return "no generation serves on any host; deploys/cluster.py makes one"
     records = {each.id: each for one in kept.values() for each in one.records.values()}

@@ -94,7 +94,8 @@ def test_rollback_says_why_it_cannot() -> None:
     one = {"a": kept("g1", record(1))}
     assert "kept are 1" in str(generations.target(one, "a", None))
     assert "serves already" in str(generations.target(one, "a", 1))
-    assert "no generation serves" in str(generations.target({"a": Kept()}, "a", None))
+    assert "nothing is deployed here yet" in str(generations.target({"a": Kept()}, "a", None))
+    assert "no generation serves" in str(generations.target({"a": kept(None, record(1))}, "a", 1))
     new_host = {"a": kept("g2", record(1), record(2)), "b": kept("g2", record(2))}
     assert "b has not kept generation 1" in str(generations.target(new_host, "a", None))
     both = dict.fromkeys(("a", "b"), kept("g2", record(1), record(2)))

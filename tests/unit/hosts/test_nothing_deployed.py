@@ -1,0 +1,109 @@
+"""Stop, start and restart of hosts on which nothing is, or not all: said before anything stops."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyinfra.api.config import Config
+from pyinfra.api.connect import connect_all, disconnect_all
+from pyinfra.api.deploy import add_deploy
+from pyinfra.api.exceptions import PyinfraError
+from pyinfra.api.inventory import Inventory
+from pyinfra.api.operations import run_ops
+from pyinfra.api.state import State, StateStage
+from pyinfra.context import ctx_inventory
+from pyinfra.context import host as this
+
+from tests.unit.connector import InProcess
+from vllm_cluster.operations import refuse
+from vllm_cluster.steps import here, order
+
+UNITS = {"a": ("ray-head", "vllm"), "b": ("ray-worker",)}
+BARE = "nothing is deployed here yet; `pyinfra INVENTORY deploys/cluster.py` deploys"
+
+
+class Host(InProcess):
+    """A host with its units, running, or with none; it keeps what it was told to do."""
+
+    def __init__(self, state: State, host: Any) -> None:
+        super().__init__(state, host)
+        self.sent: list[str] = []
+
+    def answer(self, command: str, stdin: str) -> tuple[bool, str]:  # noqa: ARG002
+        if "systemctl show" in command:
+            load = "loaded" if self.host.data.get("deployed") else "not-found"
+            names = [w.rstrip(";'") for w in command.split() if w.rstrip(";'").endswith(".service")]
+            return True, "".join(_shown(name, load) for name in dict.fromkeys(names))
+        self.sent.append(command)
+        return "refused" not in command, ""
+
+
+def _shown(name: str, load: str) -> str:
+    return (
+        f"Id={name}\nLoadState={load}\nActiveState=active\nSubState=running\n"
+        "UnitFileState=enabled\nNeedDaemonReload=no\nResult=success\n\n"
+    )
+
+
+def ran(step: str, monkeypatch: pytest.MonkeyPatch, **deployed: bool) -> dict[str, list[str]]:
+    """What each host was told to do; `deployed`: which has its units."""
+    monkeypatch.setattr(refuse, "_refused", {})
+    hosts = [(name, {"deployed": deployed[name]}) for name in UNITS]
+    inventory = Inventory((hosts, {}))  # type: ignore[no-untyped-call]
+    for host in inventory:
+        host.connector_cls = Host
+    state = State(inventory, Config(FAIL_PERCENT=0))  # type: ignore[no-untyped-call]
+    ctx_inventory.set(inventory)  # type: ignore[no-untyped-call]
+    connect_all(state)
+    state.set_stage(StateStage.Prepare)
+    add_deploy(state, _steps(monkeypatch)[step])
+    state.set_stage(StateStage.Execute)
+    with suppress(PyinfraError):  # raised when a host refused
+        run_ops(state)
+    sent = {}
+    for host in inventory:
+        assert isinstance(host.connector, Host)
+        sent[host.name] = host.connector.sent
+    disconnect_all(state)
+    return sent
+
+
+def _steps(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    plan = SimpleNamespace(backend="ray", shutdown_timeout_s=5)
+    monkeypatch.setattr(here, "plan", lambda: plan)
+    monkeypatch.setattr(here, "this", lambda: SimpleNamespace(units=UNITS[this.name]))
+    return {
+        "stop": order.stop_step,
+        "start": order.start_again_step,
+        "restart": order.restart_step,
+    }
+
+
+@pytest.mark.parametrize("step", ["stop", "start", "restart"])
+def test_bare_hosts_are_told_as_such_once_and_left_alone(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = ran(step, monkeypatch, a=False, b=False)
+    assert all("refused" in each for every in sent.values() for each in every)
+    assert refuse.told() == [f"refused on a, b: {BARE}"]
+
+
+@pytest.mark.parametrize("step", ["start", "restart"])
+def test_one_bare_host_keeps_the_others_from_stopping(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = ran(step, monkeypatch, a=True, b=False)
+    assert sent["a"] == []
+    assert refuse.told() == [f"refused on b: {BARE}"]
+
+
+def test_one_bare_host_keeps_no_other_from_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = ran("stop", monkeypatch, a=True, b=False)
+    assert sent == {
+        "a": ["systemctl stop vllm.service", "systemctl stop ray-head.service"],
+        "b": [],
+    }
+    assert refuse.told() == []
