@@ -5,17 +5,33 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
-from vllm_cluster.doctor.first_cause import first_cause, message
-from vllm_cluster.facts.doctor.model import Unit
+from vllm_cluster.doctor.first_cause import causes, message, named
+from vllm_cluster.facts.doctor.model import Recovery, Unit
+from vllm_cluster.plan.signs import NOISE, WAITED
 
 Line = tuple[float, str]
+ON_REQUEST = "stopped on request"
 _MANAGER = re.compile(r" systemd\[\d+\]: ")
 # systemd's words (src/core/service.c, job.c), the one that says most first.
 _ENDS = (
     r"(?:Main|Control) process exited, (.*)", r"(Start request repeated.*)",
     r"(start operation timed out.*)", r"Failed with result '(.*)'", r"(Deactivated) successfully",
 )  # fmt: skip
+# What `attempt say` puts into the unit's journal of an end: the watchdog's reason, and why it gave
+# up.
+_OURS = re.compile(r" vllm-cluster\[\d+\]: ((?:watchdog: |gave up ).*)")
+_MORE = re.compile(r"; the container is ended$")
+# An error from long before says nothing of the end.
+_RECENT_S = 300
+# What stands before the words in the logs of Ray's Python and of vLLM.
+_LOGGER = re.compile(r"^[\d-]+ [\d:,]+\s+[A-Z]+ \S+:\d+ -- +|[A-Z]+ \d\d-\d\d [\d:]+ \[\S+:\d+\] ")
+# docker's own failures, and those of the unit's other commands: their last words are the reason.
+_LAST_WORDS = re.compile(r"status=12[567]/|Control process exited")
+_ADVICE = re.compile(r"^(?:See|Run) 'docker run --help'")
+# `attempt` notes a restart at the next start, by a clock of whole seconds.
+_NOTED_S = 5
 
 
 @dataclass(frozen=True)
@@ -31,39 +47,76 @@ class Ending:
         return f"{self.how}: {self.why}" if self.why else self.how
 
 
-def last_end(unit: Unit) -> Ending | None:
-    """The last end; None where it has not ended since the boot."""
-    said = [message(line) for line in unit.ends if _MANAGER.search(line)]
-    log = [line for line in unit.ends if not _MANAGER.search(line)]
-    ended = [life for life in _lives(said) if _end(life) is not None]
+@dataclass(frozen=True)
+class _Life:
+    """What systemd said from one "Starting" to the next, and the unit's own journal lines."""
+
+    said: list[Line]
+    log: list[str]
+    until_s: float
+
+    @property
+    def end(self) -> Line | None:
+        for pattern in _ENDS:
+            for time_s, words in self.said:
+                if match := re.search(pattern, words):
+                    how = match[1].removeprefix("code=exited, ")
+                    # Ray's units take a 1 for a success too.
+                    return time_s, "ended by itself" if how == "Deactivated" else how
+        return None
+
+
+def last_end(unit: Unit, noted: Recovery | None = None) -> Ending | None:
+    """The last end; None where it has not ended since the boot. `noted`: the unit's own notes."""
+    ended = [life for life in _lives(unit.ends) if life.end is not None]
     if not ended:
         return None
     life = ended[-1]
-    found = _end(life)
-    assert found is not None  # noqa: S101
-    time_s, how = found
-    if any(words.startswith("Stopping ") for _, words in life):
-        return Ending(time_s, "stopped on request")
-    began_s = life[0][0]
-    of_that_life = [line for line in log if began_s <= message(line)[0] <= time_s + 1]
-    return Ending(time_s, how, first_cause(of_that_life))
+    assert life.end is not None  # noqa: S101
+    time_s, how = life.end
+    ours = [match[1] for line in life.log if (match := _OURS.search(line))]
+    if ours:
+        return Ending(time_s, how, _MORE.sub("", ours[-1]))
+    if any(words.startswith("Stopping ") for _, words in life.said):
+        return Ending(time_s, ON_REQUEST)
+    why = _noted(life, noted or Recovery()) or _cause(life, time_s)
+    return Ending(time_s, how, _LOGGER.sub("", why))
 
 
-def _lives(said: list[Line]) -> Iterator[list[Line]]:
-    """systemd's lines from one "Starting" to the next."""
-    life: list[Line] = []
-    for line in said:
-        if line[1].startswith("Starting ") and life:
-            yield life
-            life = []
-        life.append(line)
-    yield life
+def _lives(ends: tuple[str, ...]) -> Iterator[_Life]:
+    said = [message(line) for line in ends if _MANAGER.search(line)]
+    log = [line for line in ends if not _MANAGER.search(line)]
+    starts = [n for n, (_, words) in enumerate(said) if words.startswith("Starting ")]
+    bounds = [0, *(n for n in starts if n > 0), len(said)]
+    for first, after in pairwise(bounds):
+        until_s = said[after][0] if after < len(said) else float("inf")
+        if first < after:
+            began_s = said[first][0]
+            mine = [line for line in log if began_s <= message(line)[0] < until_s]
+            yield _Life(said[first:after], mine, until_s)
 
 
-def _end(life: list[Line]) -> Line | None:
-    for pattern in _ENDS:
-        for time_s, words in life:
-            if match := re.search(pattern, words):
-                how = match[1].removeprefix("code=exited, ")
-                return time_s, "ended with 0" if how == "Deactivated" else how
-    return None
+def _noted(life: _Life, noted: Recovery) -> str:
+    """Why the unit itself says that it was started again, where that names a cause: without one it
+    notes the last line of its log."""
+    for when_s, why in noted.again:
+        if -1 <= when_s - life.until_s <= _NOTED_S:
+            known = [cause for cause in named([(when_s, why)]) if cause.sign.meaning != "an error"]
+            return why if known or why.startswith(("watchdog: ", "start: ")) else ""
+    return ""
+
+
+def _cause(life: _Life, time_s: float) -> str:
+    """The deepest sign of its last minutes; nothing rather than a line that says something else."""
+    recent = [line for line in life.log if message(line)[0] >= time_s - _RECENT_S]
+    telling = [line for line in recent if not _silent(message(line)[1])]
+    if found := causes(telling):
+        return found[0].words[:300]
+    if telling and any(_LAST_WORDS.search(words) for _, words in life.said):
+        return message(telling[-1])[1].strip()[:300]
+    return ""
+
+
+def _silent(words: str) -> bool:
+    noise = re.search(NOISE, words) or re.search(WAITED, words) or _ADVICE.search(words)
+    return bool(noise) or not words.strip() or "No such container" in words

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from vllm_cluster.plan.signs import SIGNS, Sign
+from vllm_cluster.plan.signs import NOISE, SIGNS, Sign
 
 _STAMP = re.compile(r"^(\d+\.\d+) \S+ ([^:\[]+)(?:\[\d+\])?: ?(.*)$")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -42,8 +42,9 @@ def named(messages: Iterable[tuple[float, str]]) -> list[LogCause]:
     """The same for times and words, wherever they were read."""
     found = []
     for time_s, words in messages:
-        # `docker rm` before every start; and a line of source in a traceback names nothing.
-        if "No such container" in words or re.search(r"(?:^|\) )\s*raise ", words):
+        # `docker rm` before every start; a line of source in a traceback; and what stands around
+        # the end of a log that Ray shows name nothing.
+        if re.search(r"No such container|(?:^|\) )\s*raise | tail \(exit code\(s\)=", words):
             continue
         known = _GUESSES.sub("", words)
         for sign in SIGNS:
@@ -56,9 +57,11 @@ def named(messages: Iterable[tuple[float, str]]) -> list[LogCause]:
 
 
 def first_cause(lines: Iterable[str]) -> str:
-    """The words of the deepest and earliest sign; the last line where there is none."""
+    """The words of the deepest and earliest sign; the last line that is one where there is none."""
     every = [line for line in lines if not line.startswith("-- ")]
     found = causes(every)
     if found:
         return found[0].words[:300]
-    return message(every[-1])[1].strip()[:300] if every else ""
+    said = [words for line in every if (words := message(line)[1].strip())]
+    telling = [words for words in said if not re.search(NOISE, words)]
+    return telling[-1][:300] if telling else ""

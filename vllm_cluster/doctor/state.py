@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from vllm_cluster.doctor.ending import last_end
+from vllm_cluster.doctor.ending import ON_REQUEST, Ending, last_end
 from vllm_cluster.doctor.examine import Examination
 from vllm_cluster.facts.doctor.model import HostFacts, Unit
 from vllm_cluster.facts.doctor.script import unit_names
 from vllm_cluster.plan import generations
-from vllm_cluster.plan.containers import VLLM
+from vllm_cluster.plan.containers import RAY_HEAD, VLLM
 
-_VLLM = f"{VLLM}.service"
+_VLLM, _HEAD = f"{VLLM}.service", f"{RAY_HEAD}.service"
+_TOGETHER_S = 10
 _WORDS = 120  # of a reason; more does not fit on one screen
 _RANK = re.compile(r"rank (\d+) in world size \d+ is assigned .*?PP rank (\d+),.*?TP rank (\d+)")
 _SPEAKER = re.compile(r"pid=\d+, ip=([\d.]+)")
@@ -135,8 +136,8 @@ def _host(examination: Examination, name: str) -> dict[str, Any]:
 
 def _unit(facts: HostFacts, unit: Unit) -> dict[str, Any]:
     since_s = facts.clock_s - unit.changed_s if unit.changed_s else None
-    end = last_end(unit)
     noted = facts.recovered(unit.name)
+    end = _last_end(facts, unit)
     return {
         "state": f"{unit.active} ({unit.sub})",
         "since_s": round(since_s) if since_s is not None else None,
@@ -145,6 +146,18 @@ def _unit(facts: HostFacts, unit: Unit) -> dict[str, Any]:
         "ended_s_ago": round(facts.clock_s - end.time_s) if end else None,
         "last_end": end.text() if end else "",
     }
+
+
+def _last_end(facts: HostFacts, unit: Unit) -> Ending | None:
+    """As its own journal has it. Ray's head takes vLLM down with it, which then says nothing."""
+    end = last_end(unit, facts.recovered(unit.name))
+    head = last_end(facts.unit(_HEAD)) if unit.name == _VLLM else None
+    if end is None or head is None or end.why or head.how == ON_REQUEST:
+        return end
+    if abs(end.time_s - head.time_s) > _TOGETHER_S:
+        return end
+    how = "stopped" if end.how == ON_REQUEST else end.how
+    return replace(end, how=how, why="Ray's head ended")
 
 
 def _often(reasons: tuple[str, ...]) -> str:
@@ -222,7 +235,7 @@ def _host_lines(name: str, host: dict[str, Any]) -> list[str]:
         if state["last_end"]:
             words = state["last_end"][:_WORDS]
             lines.append(f"        ended {_span(max(0, state['ended_s_ago']))} ago: {words}")
-        if state["note"]:
+        if state["note"] and state["note"] not in state["last_end"]:
             lines.append(f"        {state['note']}")
     for gpu in host["gpus"]:
         used, total = gpu["used_bytes"] / 2**30, gpu["memory_bytes"] / 2**30

@@ -35,6 +35,7 @@ SIGNS: tuple[Sign, ...] = (
     Sign(1, "docker", r"error setting rlimit|OCI runtime create failed",
          "Docker could not make the container"),
     Sign(1, "docker", r"is already in use by container", "a container of that name exists"),
+    Sign(1, "docker", r"error waiting for container", "Docker ended while the container ran"),
     Sign(1, "gpu", r"could not select device driver|nvidia-container-cli",
          "Docker cannot hand out GPUs"),
     Sign(1, "gpu", r"Driver/library version mismatch", "the driver was updated without a reboot"),
@@ -81,8 +82,21 @@ SIGNS: tuple[Sign, ...] = (
     Sign(5, "vllm", r"No available shared memory broadcast block", "a worker hangs"),
     Sign(6, "vllm", r"EngineDeadError|Engine core initialization failed|EngineCore.*failed|"
          r"RayWorkerProc.*died|died unexpectedly", "an engine process died"),
+    Sign(6, "vllm", r"\*\*\* SIG(?:SEGV|ABRT|BUS|ILL|FPE) |Fatal Python error",
+         "a process crashed"),
+    # `ray start --block` of each of its processes that ended, before the ends of their logs.
+    Sign(6, "ray", r"\[exit code=-?[1-9]", "a process of Ray's ended"),
     Sign(7, "vllm", r"\b(?:\w+Error|\w*Exception)\b(?:\(|:)|^Error\b|ERROR ", "an error"),
 )  # fmt: skip
+
+# Lines that never say why something ended, a pattern likewise: who asked what of the API, and news
+# of Ray's own parts.
+NOISE = (
+    r"(?:^|\) )INFO: +\S+ - .[A-Z]+ |"
+    r"^\[?\d{4}-\d\d-\d\d [\d:]+[,.]\d+\s+(?:[DI]|DEBUG|INFO|SUCC) |^no completion yet"
+)
+# What was waited for before an end had come, or its unit would wait still.
+WAITED = r"^waiting|Waiting for creating a placement group"
 
 
 def patterns() -> str:

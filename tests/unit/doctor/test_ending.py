@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from dataclasses import replace
+from importlib.resources import files as resources
+from pathlib import Path
+
+import pytest
 
 from tests.unit.doctor.cases import changed, sound
 from tests.unit.doctor.test_bundle import examination
 from vllm_cluster.doctor import state
 from vllm_cluster.doctor.ending import Ending, last_end
-from vllm_cluster.facts.doctor.model import Unit
+from vllm_cluster.doctor.first_cause import message
+from vllm_cluster.facts.doctor import script
+from vllm_cluster.facts.doctor.model import Recovery, Unit
+from vllm_cluster.facts.doctor.script import MARK
+from vllm_cluster.facts.doctor.sections import Sections
 
 S = "node-a systemd[1]: "
 CRASHED = (
@@ -41,7 +51,7 @@ def test_an_engine_that_dies_with_exit_code_0_did_end() -> None:
         "29.0 node-a docker[7]: EngineDeadError: EngineCore encountered an issue",
     )
     assert found is not None
-    assert found.text() == "ended with 0: EngineDeadError: EngineCore encountered an issue"
+    assert found.text() == "ended by itself: EngineDeadError: EngineCore encountered an issue"
 
 
 def test_a_stop_that_was_asked_for_has_no_cause() -> None:
@@ -71,6 +81,124 @@ def test_a_unit_that_gave_up_says_so_when_nothing_ran_any_more() -> None:
     assert found.why == "gave up after 10 starts, because: ValueError: no KV cache"
 
 
+# As journals of a lab had them whose real Ray and vLLM were ended in many ways.
+ACCESS = (
+    '19.1 node-a docker[7]: INFO:     10.77.0.200:42672 - "POST /v1/completions HTTP/1.1" 200 OK'
+)
+WARNING = (
+    "18.9 node-a docker[7]: (RayWorkerProc pid=513)   object_tensor = torch.frombuffer(pickle.dumps"
+)
+KILLED = (
+    f"10.0 {S}Starting vllm.service - vLLM server of lab: tiny...",
+    f"20.0 {S}vllm.service: Main process exited, code=exited, status=137/n/a",
+    f"20.1 {S}vllm.service: Failed with result 'exit-code'.",
+    f"20.6 {S}vllm.service: Scheduled restart job, restart counter is at 1.",
+    f"20.7 {S}Starting vllm.service - vLLM server of lab: tiny...",
+)
+NEXT = (
+    "20.9 node-a unless-stopped[9]: waiting for 2 GPUs; Ray shows: urllib.error.URLError: <urlopen",
+)
+
+
+def why(*lines: str, noted: Recovery | None = None) -> str:
+    found = last_end(Unit("vllm.service", ends=lines), noted)
+    assert found is not None
+    return found.why
+
+
+def test_who_asked_what_of_the_api_is_no_reason_and_nothing_is_made_up() -> None:
+    assert why(*KILLED, WARNING, ACCESS) == ""
+
+
+def test_the_next_starts_lines_are_no_reason_though_it_begins_within_a_second() -> None:
+    assert why(*KILLED, *NEXT) == ""
+    assert why(*KILLED, *(line.replace("waiting for 2", "ValueError: 2") for line in NEXT)) == ""
+
+
+def test_what_was_waited_for_and_came_is_no_reason() -> None:
+    waited = "10.3 node-a unless-stopped[6]: waiting for 2 GPUs; Ray shows: URLError: refused"
+    died = (
+        "19.9 node-a docker[7]: (EngineCore pid=482) ERROR 11-30 15:07:13 "
+        "[ray_executor_v2.py:522] RayWorkerProc rank=[1] died unexpectedly, shutting down executor."
+    )
+    assert why(*KILLED, waited) == ""
+    assert why(*KILLED, waited, died) == (
+        "(EngineCore pid=482) RayWorkerProc rank=[1] died unexpectedly, shutting down executor."
+    )
+
+
+def test_the_watchdogs_line_is_the_reason_before_all() -> None:
+    said = (
+        "19.8 node-a vllm-cluster[81]: watchdog: no token for 180 s; the container is ended",
+        "19.7 node-a docker[7]: torch.OutOfMemoryError: CUDA out of memory",
+    )
+    assert why(*KILLED, *said) == "watchdog: no token for 180 s"
+
+
+def test_the_watchdogs_line_of_another_life_is_no_reason() -> None:
+    before = "9.0 node-a vllm-cluster[81]: watchdog: no token for 180 s; the container is ended"
+    after = before.replace("9.0 ", "21.0 ")
+    assert why(*KILLED, before, after) == ""
+
+
+@pytest.mark.parametrize(
+    ("when_s", "said", "reason"),
+    [
+        (20.0, "start: 10.77.0.12 left Ray", "start: 10.77.0.12 left Ray"),
+        (21.0, "ValueError: unknown", ""),
+        (21.0, "torch.OutOfMemoryError: x", "torch.OutOfMemoryError: x"),
+        (21.0, "- current keyed subscribers: 0", ""),
+        (12.0, "start: 10.77.0.12 left Ray", ""),
+        (90.0, "start: 10.77.0.12 left Ray", ""),
+    ],
+)
+def test_what_the_unit_noted_of_a_restart_counts_for_the_end_before_it(
+    when_s: float, said: str, reason: str
+) -> None:
+    assert why(*KILLED, ACCESS, noted=Recovery(again=((when_s, said),))) == reason
+
+
+def test_an_error_of_hours_before_is_no_reason() -> None:
+    lines = [line.replace("20.", "9020.", 1) for line in KILLED]
+    assert why(*lines, "19.0 node-a docker[7]: ValueError: a request that was bad") == ""
+
+
+def test_a_process_of_rays_that_was_killed_is_named_and_the_end_of_its_log_is_not() -> None:
+    head = [line.replace("vllm.service", "ray-head.service") for line in KILLED]
+    head[1:3] = [f"20.0 {S}ray-head.service: Deactivated successfully."]
+    ray = "19.9 node-a docker[3]: 2026-11-30 15:04:32,011\tERR scripts.py"
+    found = ended(
+        *head,
+        f"{ray}:1307 -- Some Ray subprocesses exited unexpectedly:",
+        f"{ray}:87 --   gcs_server [exit code=-9]",
+        f"{ray}:115 -- ----- BEGIN gcs_server.out tail (exit code(s)=-9 (signal 9)) -----",
+        "19.9 node-a docker[3]: - current keyed subscribers: 0",
+        "19.9 node-a docker[3]: Global stats: 3 total (0 active)",
+        f"{ray}:128 -- ----- END gcs_server.out tail (exit code(s)=-9 (signal 9)) -----",
+        f"{ray}:1315 -- Remaining processes will be killed.",
+    )
+    assert found is not None
+    assert found.text() == "ended by itself: gcs_server [exit code=-9]"
+
+
+def test_docker_that_ends_under_a_container_is_the_reason() -> None:
+    lost = (
+        '19.9 node-a docker[7]: time="2026-11-30T15:08:03Z" level=error '
+        'msg="error waiting for container: unexpected EOF"'
+    )
+    assert "error waiting for container" in why(*KILLED, ACCESS, lost)
+
+
+def test_words_that_no_sign_knows_are_the_reason_where_dockers_own_client_failed() -> None:
+    words = (
+        "19.8 node-a docker[7]: docker: Error response from daemon: conflicting options",
+        "19.9 node-a docker[7]: See 'docker run --help'.",
+    )
+    assert why(*KILLED, *words) == ""
+    failed = [line.replace("137/n/a", "125/n/a") for line in KILLED]
+    assert why(*failed, *words).endswith("from daemon: conflicting options")
+
+
 def test_what_never_ended_has_no_end() -> None:
     assert ended() is None
     assert ended(f"10.0 {S}Starting vllm.service - vLLM server...") is None
@@ -87,3 +215,80 @@ def test_the_screen_shows_the_last_end_and_why() -> None:
     assert "ended 2m05s ago: status=1/FAILURE: torch.OutOfMemoryError" in state.text(
         examination(case)
     )
+
+
+def test_the_screen_does_not_say_the_watchdogs_reason_twice() -> None:
+    facts = sound().facts["node-a"]
+    words = "watchdog: no token for 180 s"
+    line = f"19.8 node-a vllm-cluster[81]: {words}; the container is ended"
+    unit = replace(facts.units["vllm.service"], restarts=1, ends=(*KILLED, line))
+    case = changed(sound(), "node-a", units={**facts.units, unit.name: unit})
+    noted = {"vllm": Recovery(watchdog=(words,))}
+    text = state.text(examination(changed(case, "node-a", recovery=noted)))
+    assert text.count(words) == 1
+
+
+JOURNAL = r"""#!/bin/bash
+case $* in
+  *UNIT=*_PID*|*_PID=1*) grep systemd "$LINES_OF" ;;
+  *SYSLOG_IDENTIFIER=*) grep vllm-cluster "$LINES_OF" ;;
+  *) cat "$LINES_OF" ;;
+esac
+"""
+
+
+def test_the_script_brings_the_words_before_hundreds_of_lines_of_rays_own_logs(
+    tmp_path: Path,
+) -> None:
+    ray = "19.9 node-a docker[3]: 2026-11-30 15:04:32,011\tERR scripts.py"
+    told = "[2026-11-30 15:04:31,000 E 77 77] (raylet) main.cc:9: 13 Workers killed due to memory"
+    journal = tmp_path / "lines"
+    journal.write_text("\n".join([
+        KILLED[0], "19.8 node-a vllm-cluster[81]: watchdog: no token; the container is ended",
+        f"{ray}:87 --   raylet [exit code=-9]",
+        f"{ray}:115 -- ----- BEGIN raylet.out tail (exit code(s)=-9 (signal 9)) -----",
+        f"19.9 node-a docker[3]: {told}", *["19.9 node-a docker[3]: - objects unsealed: 0"] * 200,
+        f"{ray}:128 -- ----- END raylet.out tail (exit code(s)=-9 (signal 9)) -----",
+        "19.9 node-a docker[3]: 2026-11-30 15:04:32,000\tINFO node.py:9 -- news", *[ACCESS] * 99,
+        KILLED[1],
+    ]))  # fmt: skip
+    (tmp_path / "journalctl").write_text(JOURNAL)
+    (tmp_path / "journalctl").chmod(0o755)
+    parts = resources("vllm_cluster.facts.doctor") / "gather"
+    shell = "".join((parts / name).read_text() for name in ("00-frame.sh", "10-host.sh"))
+    plan = sound().plan
+    values = script(plan, plan.hosts["node-a"], salt="s", log_lines=40)
+    noise = next(line for line in values.splitlines() if line.startswith("noise="))
+    shell += f"\nmark={MARK}\n{noise}\nlog_lines=40 ours=(ray-head.service)\nunit_ends\n"
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "LINES_OF": str(journal)}
+    done = subprocess.run(
+        ["bash", "-c", shell], env=environment, capture_output=True, text=True, check=True
+    )
+    lines = Sections(done.stdout).one("ends").lines
+    words = [message(line)[1] for line in lines if " systemd[" not in line]
+    assert "watchdog: no token; the container is ended" in words
+    assert any("raylet [exit code=-9]" in line for line in words)
+    assert told in words
+    assert not any("unsealed" in line or "INFO" in line for line in words)
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        (KILLED, "status=137/n/a: Ray's head ended"),
+        ((KILLED[0], f"15.0 {S}Stopping vllm.service - vLLM...", *KILLED[1:]),
+         "stopped: Ray's head ended"),
+        ((*KILLED, "19.0 node-a docker[7]: ValueError: x"), "status=137/n/a: ValueError: x"),
+    ],
+)  # fmt: skip
+def test_the_end_of_rays_head_is_why_vllm_ended_with_it(ends: tuple[str, ...], said: str) -> None:
+    facts = sound().facts["node-a"]
+    name = "ray-head.service"
+    head = (f"5.0 {S}Starting {name} - x", f"19.5 {S}{name}: Deactivated successfully.")
+    units = {
+        **facts.units,
+        name: replace(facts.units[name], ends=head),
+        "vllm.service": replace(facts.units["vllm.service"], ends=ends),
+    }
+    told = state.to_json(examination(changed(sound(), "node-a", units=units)))
+    assert told["hosts"]["node-a"]["units"]["vllm.service"]["last_end"] == said

@@ -218,3 +218,31 @@ def test_a_container_that_does_not_end_is_excused_once(unit: Unit) -> None:
     for _ in range(3):
         unit.attempt("excused", "vllm")
     assert unit.starts.read_text() == "7\n"
+
+
+# In colours, as Ray writes into the journal.
+RAY, DIM = "2026-11-30 15:04:32,011\tERR scripts.py", "\x1b[2m"
+SILENT = (
+    "waiting for 2 GPUs; Ray shows: urllib.error.URLError: refused",
+    'INFO:     10.77.0.200:42672 - "POST /v1/completions HTTP/1.1" 200 OK',
+    "no completion yet: <urlopen error [Errno 111] Connection refused>",
+    f"{RAY}:115 -- \x1b[31m----- BEGIN gcs_server.out tail (exit code(s)=-9 (signal 9)) -----",
+    "[2026-11-30 15:04:31,000 I 77 77] (raylet) store_runner.cc:49: with directory /dev/shm",
+    "- current keyed subscribers: 0",
+    f"{RAY}:128 -- \x1b[31m----- END gcs_server.out tail (exit code(s)=-9 (signal 9)) -----",
+    "",
+)
+
+
+@pytest.mark.parametrize(
+    ("log", "reason"),
+    [
+        (SILENT[:3], "it said nothing"),
+        (("EngineCore failed", *SILENT), "EngineCore failed"),
+        ((f"{RAY}:87 -- gcs_server{DIM} [exit code=-9]", *SILENT), "gcs_server [exit code=-9]"),
+        (("words that no sign knows", *SILENT[:3]), "words that no sign knows"),
+    ],
+)
+def test_what_never_says_why_is_no_reason(unit: Unit, log: tuple[str, ...], reason: str) -> None:
+    assert f"noise='{signs.NOISE}|{signs.WAITED}'" in SCRIPT.read_text()
+    assert unit.gives_up(*log).endswith(reason)

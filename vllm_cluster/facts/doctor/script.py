@@ -10,6 +10,7 @@ from importlib.resources import files as resources
 
 from vllm_cluster.facts import gcs_table
 from vllm_cluster.plan import HostPlan, Plan, paths, probe
+from vllm_cluster.plan.signs import NOISE
 
 # Where nobody listens: "refused" proves that the hosts' firewalls let the data plane's ephemeral
 # ports through, "dropped" that one does not.
@@ -128,6 +129,8 @@ def _values(
                 "completion_limit": COMPLETION_LIMIT_S,
                 "salt": salt,
                 "log_lines": log_lines,
+                # Before the message stand time, host and program.
+                "noise": NOISE.replace("^", ": "),
                 "ray_words": "yes" if log_lines >= _ALL_LOGS else "no",
                 "deep": "yes" if deep else "no",
                 "keyless": "yes" if keyless and plan.api_key else "no",

@@ -149,7 +149,9 @@ one_log() {
   restarts=0
 }
 
-# How each unit of ours ended last in this boot: systemd's own lines, and the unit's before the end.
+# How each unit of ours ended last in this boot: systemd's own lines, what `attempt` said in the
+# unit's journal, and the unit's last words before the end. Hundreds of lines of the logs of Ray's
+# processes may stand between them, of which only complaints tell anything.
 unit_ends() {
   [ "$log_lines" -gt 0 ] || return 0
   local unit lines last
@@ -160,8 +162,12 @@ unit_ends() {
     [ -n "$last" ] || continue
     begin ends "$unit"
     echo "$lines"
-    timeout 5 journalctl --boot --no-pager --output=short-unix --lines=60 --unit="$unit" \
-      --until="@$((${last%%.*} + 1))" 2>/dev/null | grep -v ' systemd\['
+    timeout 5 journalctl --boot --no-pager --output=short-unix --lines=12 _UID=0 \
+      SYSLOG_IDENTIFIER=vllm-cluster "OBJECT_SYSTEMD_UNIT=$unit" 2>/dev/null
+    timeout 5 journalctl --boot --no-pager --output=short-unix --lines=1500 --unit="$unit" \
+      --until="@$((${last%%.*} + 1))" 2>/dev/null |
+      sed -E '/ systemd\[/d; /-- -+ BEGIN .* tail/,/-- -+ END .* tail/{/ [EF] [0-9]+ [0-9]+\] /!d}' |
+      grep -avP -- "$noise" | tail -n 60
   done
 }
 
