@@ -13,6 +13,7 @@ from vllm_cluster.plan.signs import NOISE, WAITED
 
 Line = tuple[float, str]
 ON_REQUEST = "stopped on request"
+_STOPPED_STARTING = ": stopped while vLLM started;"
 _MANAGER = re.compile(r" systemd\[\d+\]: ")
 # systemd's words (src/core/service.c, job.c), the one that says most first.
 _ENDS = (
@@ -77,7 +78,10 @@ def last_end(unit: Unit, noted: Recovery | None = None) -> Ending | None:
     ours = [match[1] for line in life.log if (match := _OURS.search(line))]
     if ours:
         return Ending(time_s, how, _MORE.sub("", ours[-1]))
-    if any(words.startswith("Stopping ") for _, words in life.said):
+    # systemd logs no "Stopping" of what has not started yet; the unit's own script does.
+    if any(words.startswith("Stopping ") for _, words in life.said) or any(
+        _STOPPED_STARTING in line for line in life.log
+    ):
         return Ending(time_s, ON_REQUEST)
     why = _noted(life, noted or Recovery()) or _cause(life, time_s)
     return Ending(time_s, how, _LOGGER.sub("", why))

@@ -115,6 +115,8 @@ def _stop(units: list[str]) -> Generator[StringCommand, None, None]:
     if units:
         host.log(f"{', '.join(units)}: stops")
         yield StringCommand("systemctl stop", *units)
+        # vLLM that is ended while it starts ends with 137, to systemd a failure: it was none.
+        yield StringCommand("systemctl reset-failed", *units, "2>/dev/null || true")
 
 
 def _start(

@@ -65,6 +65,18 @@ def test_a_stop_that_was_asked_for_has_no_cause() -> None:
     assert found == Ending(31.0, "stopped on request")
 
 
+def test_a_stop_while_vllm_started_is_one_that_was_asked_for_though_its_container_was_killed() -> (
+    None
+):
+    found = ended(
+        f"10.0 {S}Starting vllm.service - vLLM server...",
+        "20.0 node-a vllm[7]: stopped while vLLM started; its container is ended",
+        f"20.6 {S}vllm.service: Main process exited, code=exited, status=137/n/a",
+        f"20.8 {S}vllm.service: Failed with result 'exit-code'.",
+    )
+    assert found == Ending(20.6, "stopped on request")
+
+
 def test_a_unit_that_gave_up_says_so_when_nothing_ran_any_more() -> None:
     found = ended(
         f"8.0 {S}Starting vllm.service - vLLM server...",

@@ -102,8 +102,7 @@ def test_one_bare_host_keeps_the_others_from_stopping(
 
 def test_one_bare_host_keeps_no_other_from_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     sent = ran("stop", monkeypatch, a=True, b=False)
-    assert sent == {
-        "a": ["systemctl stop vllm.service", "systemctl stop ray-head.service"],
-        "b": [],
-    }
+    stops = [words for words in sent["a"] if words.startswith("systemctl stop")]
+    assert stops == ["systemctl stop vllm.service", "systemctl stop ray-head.service"]
+    assert sent["b"] == []
     assert refuse.told() == []
