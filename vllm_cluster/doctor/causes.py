@@ -2,7 +2,8 @@
 
 `CAUSES[b]` names the findings that can be the reason for `b`. A finding is explained when one of
 its possible causes was found and both concern a common host, or when the effect is one of the
-whole cluster (`WIDE`). Depth is the length of the longest chain of causes beneath a finding.
+whole cluster (`WIDE`). Depth is the length of the longest chain of causes beneath a finding. A run
+that is under way comes before all others, and what it may be causing causes nothing further.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 
 from vllm_cluster.doctor.finding import BY_HAND, GAVE_UP, HERE, PLANES, Finding
+from vllm_cluster.doctor.under_way import RUN, of_a_run, peaceful
 
 _HOST = ("host.unreachable", "host.key-changed", "host.no-root", "host.incomplete")
 _DISK = ("host.disk-full", "host.read-only", "host.mount-missing", "host.mount-hung")
@@ -22,6 +24,7 @@ _NET = (
 )  # fmt: skip
 _DOCKER = (
     "docker.missing", "docker.masked", "docker.config", "docker.down", "docker.image-missing",
+    "docker.starting",
 )  # fmt: skip
 _GPU = (
     "gpu.driver-missing", "gpu.driver-mismatch", "gpu.driver-failing", "gpu.count", "gpu.runtime",
@@ -54,13 +57,14 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
     "docker.masked": ("host.not-deployed",),
     "docker.config": ("host.not-deployed",),
     "docker.down": ("docker.missing", "docker.masked", "docker.config", *_DISK),
+    "docker.starting": _DISK,
     "docker.image-missing": ("docker.missing", "docker.masked", "docker.config", "docker.down",
                              "host.not-deployed", *_DISK),
     "docker.image-unequal": ("docker.image-missing",),
     "gpu.driver-missing": (),
     "gpu.driver-mismatch": (),
     "gpu.*": ("gpu.driver-missing", "gpu.driver-mismatch"),
-    "gpu.runtime": ("docker.missing", "docker.down", "gpu.driver-missing"),
+    "gpu.runtime": ("docker.missing", "docker.down", "docker.starting", "gpu.driver-missing"),
     "security.firewall*": ("host.not-deployed", "security.masked", "security.unit-missing"),
     "security.firewall-gcs": ("security.firewall", "host.not-deployed", "security.masked",
                               "security.unit-missing"),
@@ -90,31 +94,36 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
     "model.rotten": ("model.missing", "model.files", "model.corrupt", "model.other"),
     "ray.head-down": (*_HOST, *_DISK, *_DOCKER, *_GPU, *_FILES, *_RAY, "network.address-missing"),
     "ray.worker-down": (*_HOST, *_DISK, *_DOCKER, *_GPU, *_FILES, *_RAY, *_NET, "ray.head-down",
-                        "ray.disabled"),
-    "ray.raylet": (*_DISK, *_DOCKER, *_RAY, "ray.head-down", "ray.worker-down", "ray.stale"),
+                        "ray.disabled", "ray.starting"),
+    "ray.starting": (*_HOST, *_DISK, *_DOCKER, *_GPU, *_FILES, *_RAY, *_NET, "ray.head-down",
+                     "ray.disabled"),
+    "ray.raylet": (*_DISK, *_DOCKER, *_RAY, "ray.head-down", "ray.worker-down", "ray.stale",
+                   "ray.starting"),
     "ray.dashboard": (*_DISK, *_DOCKER, *_RAY, "ray.head-down"),
     "ray.node-missing": ("ray.disabled", *_HOST, *_DISK, *_DOCKER, *_GPU, *_FILES, *_RAY, *_NET,
                          "ray.head-down", "ray.worker-down", "ray.raylet", "ray.dashboard",
-                         "ray.stale"),
+                         "ray.stale", "ray.starting"),
     "ray.gpus": (*_GPU, "ray.unit-changed", "ray.stale"),
     "vllm.down": (*_HOST, *_DISK, *_DOCKER, *_GPU, *_FILES, *_RAY, *_NET, *_MODEL, *_COLLECTIVE,
                   "ray.head-down", "ray.worker-down", "ray.raylet", "ray.node-missing",
-                  "ray.gpus", "ray.stale"),
+                  "ray.gpus", "ray.stale", "ray.starting"),
     "vllm.waiting": (*_HOST, *_DISK, *_DOCKER, *_GPU, *_FILES, *_RAY, *_NET, "ray.head-down",
                      "ray.worker-down", "ray.raylet", "ray.node-missing", "ray.gpus",
-                     "ray.stale", "ray.dashboard"),
+                     "ray.stale", "ray.dashboard", "ray.starting"),
     "vllm.starting": (*_HOST, *_DISK, *_DOCKER, *_GPU, *_FILES, *_RAY, *_NET, *_MODEL,
                       *_COLLECTIVE, "ray.head-down", "ray.worker-down", "ray.raylet",
-                      "ray.node-missing", "ray.gpus", "ray.stale"),
+                      "ray.node-missing", "ray.gpus", "ray.stale", "ray.starting"),
     "vllm.health": ("vllm.down", "vllm.waiting", "vllm.starting", *_HOST, *_DISK, *_DOCKER, *_NET,
-                    "ray.head-down", "ray.worker-down", "ray.node-missing", "host.port-taken"),
+                    "ray.head-down", "ray.worker-down", "ray.node-missing", "host.port-taken",
+                    "ray.starting"),
     "vllm.key": ("vllm.stale", "security.secret-missing", "security.secret-other"),
     "vllm.hung": ("vllm.health", "vllm.down", *_HOST, *_DISK, *_NET, *_COLLECTIVE, "ray.head-down",
-                  "ray.worker-down", "ray.raylet", "ray.node-missing", "memory.out", *_MODEL),
+                  "ray.worker-down", "ray.raylet", "ray.node-missing", "memory.out", *_MODEL,
+                  "ray.starting"),
 }  # fmt: skip
 # Effects that show on the head whatever host the cause is on.
 WIDE = ("vllm.*", "ray.node-missing", "ray.head-down", "ray.worker-down", "ray.dashboard",
-        "network.peer-unreachable", "network.port-blocked")  # fmt: skip
+        "ray.starting", "network.peer-unreachable", "network.port-blocked")  # fmt: skip
 
 
 def causes_of(identity: str) -> tuple[str, ...]:
@@ -128,7 +137,8 @@ def explains(cause: Finding, effect: Finding) -> bool:
     """Whether `cause` is the reason for `effect`, directly."""
     if cause is effect or cause.severity == "warning":
         return False
-    if not any(fnmatchcase(cause.id, pattern) for pattern in causes_of(effect.id)):
+    patterns = (RUN,) * of_a_run(effect.id) + causes_of(effect.id)
+    if not any(fnmatchcase(cause.id, pattern) for pattern in patterns):
         return False
     wide = any(fnmatchcase(effect.id, pattern) for pattern in WIDE)
     return bool(cause.concerns & effect.concerns) or (wide and _far(cause, effect))
@@ -149,10 +159,12 @@ def depth(identity: str) -> int:
 def ordered(findings: Iterable[Finding]) -> list[tuple[Finding, Finding | None]]:
     """Findings with what explains each, causes first.
 
-    Among causes: what could not be looked at, then by depth, plane and host; warnings last.
+    Among causes: a run under way, then by depth, plane and host; warnings last.
     """
-    every = list(findings)
-    reasons = {id(f): next((c for c in every if explains(c, f)), None) for f in every}
+    every = peaceful(findings)
+    runs = [f for f in every if f.id == RUN]
+    causes = [f for f in every if f.id != RUN and not any(explains(run, f) for run in runs)]
+    reasons = {id(f): next((c for c in (*causes, *runs) if explains(c, f)), None) for f in every}
     rows = [(f, reasons[id(f)]) for f in sorted(every, key=lambda f: _key(f, reasons[id(f)]))]
     return _with_starts(rows)
 
@@ -171,10 +183,11 @@ def _with_starts(
     return [(whole.get(id(f), f), whole.get(id(why), why) if why else None) for f, why in rows]
 
 
-def _key(finding: Finding, reason: Finding | None) -> tuple[bool, bool, int, int, str, str]:
+def _key(finding: Finding, reason: Finding | None) -> tuple[bool, bool, bool, int, int, str, str]:
     return (
         finding.severity == "warning",
         reason is not None,
+        finding.id != RUN,
         depth(finding.id),
         PLANES.index(finding.plane),
         finding.id,

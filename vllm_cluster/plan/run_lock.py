@@ -19,6 +19,10 @@ BEAT_S = 10
 EXPIRY_S = 60
 # A run that has just ended may still be on its way out.
 _PATIENCE_S = 2
+WAIT = (
+    "Wait until it has ended. The lock of a run that died is free at once, that of a machine that "
+    f"fell silent after {EXPIRY_S} s"
+)
 _MARK = "vllm-cluster-lock"
 
 _HOLDER = f"""
@@ -58,13 +62,14 @@ class Busy:
     since_s: int
     age_s: int
 
-    def text(self, host: str) -> str:
-        """One sentence for the person who comes second."""
+    def text(self, host: str = "") -> str:
+        """One sentence for the person who comes second, who may ask where it is held."""
         if self.bearer is None:
-            return f"another run on {host} is just beginning"
+            return f"another run{' on ' * bool(host)}{host} is just beginning"
         began = datetime.fromtimestamp(self.since_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         who = f"{self.bearer.operator} on {self.bearer.machine}"
-        return f"{who} runs {self.bearer.what} since {began} ({span(self.age_s)} ago; on {host})"
+        ago = f"{span(self.age_s)} ago{'; on ' * bool(host)}{host}"
+        return f"{who} runs {self.bearer.what} since {began} ({ago})"
 
 
 def holder(bearer: Bearer) -> str:
@@ -81,19 +86,21 @@ def answer(line: str) -> Held | Busy | None:
     if word == "held":
         return Held()
     now, _, rest = rest.partition(" ")
-    since, _, text = rest.partition(" ")
+    return busy(rest, int(now))
+
+
+def busy(text: str, now_s: int) -> Busy:
+    """What the lock's file says of the one that holds it, at `now_s` by the host's clock."""
+    since, _, who = text.strip().partition(" ")
     if not since:
         return Busy(None, 0, 0)
-    return Busy(Bearer(**json.loads(text)), int(since), max(0, int(now) - int(since)))
+    return Busy(Bearer(**json.loads(who)), int(since), max(0, now_s - int(since)))
 
 
-def refusal(busy: dict[str, Busy]) -> str:
-    """Why a run ends here; `busy` by host."""
-    host, first = next(iter(busy.items()))
-    return (
-        f"{first.text(host)}; nothing was changed. Wait until it has ended. The lock of a run "
-        f"that died is free at once, that of a machine that fell silent after {EXPIRY_S} s"
-    )
+def refusal(found: dict[str, Busy]) -> str:
+    """Why a run ends here; `found` by host."""
+    host, first = next(iter(found.items()))
+    return f"{first.text(host)}; nothing was changed. {WAIT}"
 
 
 def span(seconds: int) -> str:

@@ -25,6 +25,7 @@ _LAST: dict[Path, list[dict[str, Any]]] = {}
 # Of the stand-in image alone: it opens Ray's port and nothing else. Its absence of Ray and vLLM
 # is no fault of the hosts.
 _NOT_THERE = {"ray.dashboard", "ray.raylet", "vllm.health"}
+_NOT_YET_THERE = "its dashboard does not answer yet"
 STANDINS: set[Path] = set()
 # Told for a while after something was mended: no fault that is there.
 _PAST = {"ray.was-hung", "vllm.was-hung", "ray.flaps", "vllm.flaps"}
@@ -79,7 +80,8 @@ def doctor(cluster: Cluster) -> Said:
     assert said["exit_code"] == done.returncode
     found = [finding for finding in said["findings"] if finding["id"] not in _PAST]
     if cluster.inventory in STANDINS:
-        found = [finding for finding in found if finding["id"] not in _NOT_THERE]
+        found = [finding for finding in found if finding["id"] not in _NOT_THERE
+                 and not finding["found"].endswith(_NOT_YET_THERE)]  # fmt: skip
     _LAST[cluster.inventory] = found
     return Said(done.returncode, said["seconds"], found, said["deployed"])
 

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from vllm_cluster.doctor.causes import CAUSES
+from vllm_cluster.doctor.under_way import OF_A_RUN
 
 ROOT = Path(__file__).parents[3]
 DOCTOR = ROOT / "vllm_cluster" / "doctor"
@@ -52,4 +53,5 @@ def test_the_docs_promise_no_finding_that_there_is_not() -> None:
 
 def test_causes_name_findings_that_there_are() -> None:
     named = {name for effects in CAUSES.values() for name in effects} | set(CAUSES)
+    named |= set(OF_A_RUN)
     assert sorted(p for p in named if not any(fnmatchcase(n, p) for n in given())) == []

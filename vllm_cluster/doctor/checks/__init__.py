@@ -17,8 +17,10 @@ from vllm_cluster.doctor.checks import (
     names,
     network,
     ray,
+    ray_starting,
     rdma,
     recovery,
+    run,
     security,
     storage,
     units,
@@ -28,10 +30,10 @@ from vllm_cluster.doctor.finding import Finding
 
 Check = Callable[[Case], Iterable[Finding]]
 CHECKS: tuple[Check, ...] = (
-    *host.CHECKS, *storage.CHECKS, *network.CHECKS, *names.CHECKS, *docker.CHECKS, *gpu.CHECKS,
-    *gpu_health.CHECKS, *units.CHECKS, *firewall.CHECKS, *security.CHECKS, *memory.CHECKS,
-    *model.CHECKS, *ray.CHECKS, *rdma.CHECKS, *collective.CHECKS, *vllm.CHECKS,
-    *recovery.CHECKS,
+    *run.CHECKS, *host.CHECKS, *storage.CHECKS, *network.CHECKS, *names.CHECKS, *docker.CHECKS,
+    *gpu.CHECKS, *gpu_health.CHECKS, *units.CHECKS, *firewall.CHECKS, *security.CHECKS,
+    *memory.CHECKS, *model.CHECKS, *ray.CHECKS, *ray_starting.CHECKS, *rdma.CHECKS,
+    *collective.CHECKS, *vllm.CHECKS, *recovery.CHECKS,
 )  # fmt: skip
 
 

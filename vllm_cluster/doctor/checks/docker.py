@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.finding import Finding, by_hand, on
 from vllm_cluster.doctor.first_cause import first_cause, message
+from vllm_cluster.doctor.starting import since, starting
 from vllm_cluster.facts.doctor.model import HostFacts
 from vllm_cluster.facts.doctor.script import DAEMON_JSON
 from vllm_cluster.plan import HostPlan
@@ -65,6 +66,14 @@ def _not_answering(case: Case, host: HostPlan, facts: HostFacts) -> Finding:
             evidence=message(conflict)[1].strip()[:300],
             fix=by_hand(f"On {host.name}, take {keys} out of {DAEMON_JSON}, or out of ExecStart= "
                         f"of {_UNIT} (systemctl edit --full {_UNIT}); then {_START}"),
+        )  # fmt: skip
+    if starting(facts, unit):
+        return Finding(
+            "docker.starting", "docker", host.name,
+            expected=f"{_UNIT} running, and its daemon answering",
+            found=since(facts, unit),
+            evidence=facts.docker.error.splitlines()[-1][:300],
+            fix=by_hand("Wait; what runs in containers comes back by itself when it answers"),
         )  # fmt: skip
     return Finding(
         "docker.down", "docker", host.name,

@@ -7,16 +7,12 @@ from collections import Counter
 from collections.abc import Iterator
 
 from vllm_cluster.doctor.case import Case
+from vllm_cluster.doctor.checks.ray_starting import OK, coming, ray_unit
 from vllm_cluster.doctor.finding import GAVE_UP, Finding, Step, by_hand, on
 from vllm_cluster.doctor.first_cause import first_cause
+from vllm_cluster.doctor.starting import LOOP_RESTARTS, STARTING_S, pausing, starting
 from vllm_cluster.facts.doctor.model import HostFacts, Unit
 from vllm_cluster.plan import paths
-
-_OK = 200
-# From the third restart on it is no longer a start that went wrong once.
-LOOP_RESTARTS = 3
-# What `attempt` says while it waits between two starts of a unit.
-_PAUSING = " last held; pausing "
 
 
 def units(case: Case) -> Iterator[Finding]:
@@ -28,6 +24,8 @@ def units(case: Case) -> Iterator[Finding]:
                 continue
             if unit.load in {"masked", "not-found"} or unit.file_state == "disabled":
                 continue
+            if starting(facts, unit):
+                continue  # see ray_starting
             identity = "ray.head-down" if name == "ray-head" else "ray.worker-down"
             yield Finding(
                 identity, "ray", host.name,
@@ -59,7 +57,7 @@ def start_command(unit: Unit) -> str:
         restart = f"systemctl restart --no-block {unit.name}"
         # The next start would only pause longer: its count begins anew.
         held = f"{paths.SCRIPTS}/attempt held {unit.name}; "
-        return held + restart if unit.log and _PAUSING in unit.log[-1] else restart
+        return held + restart if pausing(unit) else restart
     return f"systemctl reset-failed {unit.name}; systemctl start --no-block {unit.name}"
 
 
@@ -145,7 +143,7 @@ def dashboard(case: Case) -> Iterator[Finding]:
     if head is None or case.plan.backend != "ray" or not head.unit("ray-head.service").running:
         return
     answer = head.ray.answer
-    if answer.status != _OK:
+    if answer.status != OK and not coming(case, case.plan.hosts[case.plan.head]):
         yield Finding(
             "ray.dashboard", "ray", case.plan.head,
             expected="the list of Ray's nodes from the dashboard",
@@ -158,13 +156,15 @@ def dashboard(case: Case) -> Iterator[Finding]:
 def nodes(case: Case) -> Iterator[Finding]:
     """Every host of the plan is a living node, with its GPUs, and nobody else is."""
     head = case.head
-    if head is None or head.ray.answer.status != _OK:
+    if head is None or head.ray.answer.status != OK:
         return
     alive = {node.address: node for node in head.ray.nodes if node.alive}
     for host in case.plan.hosts.values():
         node = alive.get(host.address)
         unit = "ray-head.service" if host.role == "head" else "ray-worker.service"
         restart = f"systemctl restart --no-block {unit}"
+        if node is None and (coming(case, case.plan.hosts[case.plan.head]) or coming(case, host)):
+            continue
         if node is None:
             dead = [n.message for n in head.ray.nodes if n.address == host.address and n.message]
             yield Finding(
@@ -197,11 +197,11 @@ def nodes(case: Case) -> Iterator[Finding]:
 def raylets(case: Case) -> Iterator[Finding]:
     """The raylet behind a running unit answers: `ray start --block` may outlive it."""
     for host, facts in case.deployed():
-        unit = facts.unit("ray-head.service" if host.role == "head" else "ray-worker.service")
+        unit = ray_unit(host, facts)
         if case.plan.backend != "ray" or not unit.running:
             continue
         since_s = facts.clock_s - unit.active_since_s
-        if facts.raylet.status != _OK and since_s > _GRACE_S:
+        if facts.raylet.status != OK and since_s > STARTING_S:
             said = facts.raylet.words or re.sub(r"\s+", " ", facts.raylet.body)[:200]
             yield Finding(
                 "ray.raylet", "ray", host.name,
@@ -211,8 +211,5 @@ def raylets(case: Case) -> Iterator[Finding]:
                 fix=on(host.name, f"systemctl restart --no-block {unit.name}"),
             )  # fmt: skip
 
-
-# A raylet's agent opens its port some seconds after the process starts.
-_GRACE_S = 20
 
 CHECKS = (units, versions, pythons, token, dashboard, nodes, raylets)

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator
 
 from vllm_cluster.doctor.case import Case
-from vllm_cluster.doctor.checks.ray import LOOP_RESTARTS, start_command, state_words
+from vllm_cluster.doctor.checks.ray import start_command, state_words
 from vllm_cluster.doctor.finding import Finding, by_hand, on
 from vllm_cluster.doctor.first_cause import first_cause, message
+from vllm_cluster.doctor.starting import LOOP_RESTARTS, since, starting
 from vllm_cluster.facts.doctor.model import HostFacts, Unit
 from vllm_cluster.facts.doctor.script import COMPLETION_LIMIT_S
 
@@ -30,6 +31,9 @@ def unit(case: Case) -> Iterator[Finding]:
     if found.active == "activating" and found.restarts < LOOP_RESTARTS:
         yield _starting(case, head, found)
         return
+    if found.active != "activating" and starting(head, found):
+        yield _ending(case, head, found)
+        return
     yield Finding(
         "vllm.down", "vllm", name,
         expected=f"{_UNIT} running",
@@ -50,6 +54,17 @@ def _starting(case: Case, head: HostFacts, unit: Unit) -> Finding:
         found=f"vLLM has been loading for {since_s:.0f} s of at most {case.plan.start_timeout_s}",
         evidence=message(unit.log[-1])[1].strip() if unit.log else "",
         fix=by_hand("Wait; the first start compiles and may take long"),
+    )  # fmt: skip
+
+
+def _ending(case: Case, head: HostFacts, unit: Unit) -> Finding:
+    """It ends, or the host has just booted: what follows is not known yet."""
+    return Finding(
+        "vllm.waiting", "vllm", case.plan.head,
+        expected=f"{_UNIT} running",
+        found=since(head, unit),
+        evidence=message(unit.log[-1])[1].strip() if unit.log else "",
+        fix=by_hand("Wait; it starts again by itself, unless somebody stops it"),
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from vllm_cluster.facts import gcs_table
 from vllm_cluster.facts.doctor.gpu_model import Gpus, RdmaPort
 from vllm_cluster.plan.generations import Kept
+from vllm_cluster.plan.run_lock import Busy
 
 
 @dataclass(frozen=True)
@@ -264,13 +265,14 @@ class Answer:
 
 @dataclass(frozen=True)
 class RayNode:
-    """A node as the head lists it."""
+    """A node as the head lists it. `ended_s`: when it died, since the epoch; 0 where it lives."""
 
     node_id: str
     address: str
     alive: bool
     gpus: int
     message: str = ""
+    ended_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -336,7 +338,7 @@ class HostFacts:
 
     `complete`: it answered to the end; else `ended` says why not, and `words` are ssh's.
     `hung`: mount points of servers that do not answer, each with the kernel's words, empty where
-    it has none yet.
+    it has none yet. `run`: who holds the lock of a run, if anybody did during the look.
     """
 
     name: str
@@ -346,6 +348,7 @@ class HostFacts:
     words: str = ""
     clock_s: float = 0.0
     clock_offset_s: float | None = None
+    run: Busy | None = None
     system: System = System()
     disks: dict[str, Disk] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()

@@ -27,6 +27,7 @@ def parse(name: str, output: str, *, arrived_s: float | None = None) -> HostFact
         complete=bool(sections.named("end")),
         clock_s=clock_s,
         clock_offset_s=offset,
+        run=read_host.run(sections, clock_s),
         system=read_host.system(sections),
         disks=read_host.disks(sections),
         mounts=read_host.mounts(sections),

@@ -10,6 +10,7 @@ from vllm_cluster.facts.doctor.sections import Section, Sections
 from vllm_cluster.plan import paths
 from vllm_cluster.plan.generations import Kept
 from vllm_cluster.plan.generations import read as read_generations
+from vllm_cluster.plan.run_lock import Busy, busy
 
 _DF_COLUMNS = 6
 
@@ -33,6 +34,18 @@ def system(sections: Sections) -> System:
         reserved=ranges(said.get("reserved", "")),
         reboot_required="reboot" in said,
     )
+
+
+def run(sections: Sections, clock_s: float) -> Busy | None:
+    """Who held the lock of a run at the look's beginning or at its end."""
+    for section in sections.named("run"):
+        word, _, text = "".join(section.lines).partition(" ")
+        if word == "held":
+            try:
+                return busy(text, round(clock_s))
+            except (ValueError, TypeError):
+                return Busy(None, 0, 0)
+    return None
 
 
 def _pair(text: str) -> tuple[int, int]:

@@ -41,6 +41,7 @@ def _node(row: dict[str, Any]) -> RayNode:
         alive=row.get("state") == "ALIVE",
         gpus=round((row.get("resources_total") or {}).get("GPU", 0)),
         message=str(row.get("state_message") or ""),
+        ended_s=(row.get("end_time_ms") or 0) / 1000,
     )
 
 

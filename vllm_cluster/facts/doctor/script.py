@@ -10,6 +10,7 @@ from importlib.resources import files as resources
 
 from vllm_cluster.facts import gcs_table
 from vllm_cluster.plan import HostPlan, Plan, paths, probe
+from vllm_cluster.plan.run_lock import LOCK
 from vllm_cluster.plan.signs import NOISE
 
 # Where nobody listens: "refused" proves that the hosts' firewalls let the data plane's ephemeral
@@ -121,6 +122,7 @@ def _values(
                 "daemon_json": DAEMON_JSON,
                 "secrets_directory": paths.SECRETS,
                 "units_state": paths.UNITS_STATE,
+                "run_lock": LOCK,
                 "agent_port": port(plan, "ray agent http"),
                 "dashboard_port": port(plan, "ray dashboard"),
                 "api_port": plan.api_port,

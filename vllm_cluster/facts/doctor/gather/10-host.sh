@@ -19,6 +19,18 @@ system() {
   grep -E '^(MemTotal|MemAvailable|SwapTotal|SwapFree):' /proc/meminfo
 }
 
+# Whether a run holds its lock, and what it says of itself; `run_state SECONDS` waits for the lock so
+# long. Ours is shared, so that two looks are no run, and given back at once: a run waits longer.
+run_state() {
+  begin run
+  [ -e "$run_lock" ] || return 0
+  local code=0 line=
+  { flock --shared --timeout "$1" --conflict-exit-code 75 9 || code=$?; } 9<"$run_lock"
+  [ "$code" -eq 75 ] || return 0
+  { IFS= read -r line <"$run_lock"; } 2>/dev/null
+  echo "held $line"
+}
+
 # File systems that hang when their server is gone. Local ones answer, or say that they cannot.
 remote_mounts() {
   local target

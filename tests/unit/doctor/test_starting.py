@@ -1,0 +1,143 @@
+"""What is in its first minute comes by itself; after it, and in a loop, it is down."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.doctor.cases import changed, first, ids, sound
+from vllm_cluster.doctor.case import Case
+from vllm_cluster.doctor.causes import ordered
+from vllm_cluster.doctor.checks import findings
+from vllm_cluster.doctor.starting import LOOP_RESTARTS, STARTING_S
+from vllm_cluster.facts.doctor.model import Answer, Docker
+
+HEAD, WORKER = ("node-a", "ray-head.service"), ("node-b", "ray-worker.service")
+
+
+def since(case: Case, place: tuple[str, str], seconds: float, **changes: Any) -> Case:
+    """`case` with a unit that changed so long ago."""
+    host, name = place
+    facts = case.facts[host]
+    at_s = facts.clock_s - seconds
+    unit = replace(facts.unit(name), changed_s=at_s, active_since_s=at_s, **changes)
+    return changed(case, host, units={**facts.units, name: unit})
+
+
+def no_dashboard(case: Case) -> Case:
+    ray = replace(case.facts["node-a"].ray, answer=Answer(words="Connection refused"), nodes=())
+    return changed(case, "node-a", ray=ray)
+
+
+def no_worker(case: Case, *, died_s_ago: float | None = None) -> Case:
+    """node-b has no living node: none at all, or one that died."""
+    head = case.facts["node-a"]
+    mine, other = head.ray.nodes
+    ended_s = head.clock_s - (died_s_ago or 0)
+    dead = replace(other, alive=False, message="Unexpected termination", ended_s=ended_s)
+    nodes = (mine,) if died_s_ago is None else (mine, dead)
+    return changed(case, "node-a", ray=replace(head.ray, nodes=nodes))
+
+
+def no_docker(case: Case) -> Case:
+    return changed(case, "node-b", docker=Docker(error="Cannot connect to the Docker daemon"))
+
+
+ACTIVATING = {"active": "activating", "sub": "start-pre"}
+MADE = {
+    "a dashboard that does not answer yet":
+        lambda s, **how: since(no_dashboard(sound()), HEAD, s, **how),
+    "a worker that has just started": lambda s, **how: since(no_worker(sound()), WORKER, s, **how),
+    "a worker that a new head does not know yet":
+        lambda s, **how: since(no_worker(sound()), HEAD, s, **how),
+    "a worker that waits for its head":
+        lambda s, **how: since(sound(), WORKER, s, **ACTIVATING, **how),
+    "a head that starts again": lambda s, **how: since(sound(), HEAD, s, **ACTIVATING, **how),
+    "a Docker that starts": lambda s, **how: since(
+        no_docker(sound()), ("node-b", "docker.service"), s, **ACTIVATING, **how),
+}  # fmt: skip
+DOWN = dict(zip(MADE, (
+    "ray.dashboard", "ray.node-missing", "ray.node-missing", "ray.worker-down", "ray.head-down",
+    "docker.down"), strict=True))  # fmt: skip
+
+
+@pytest.mark.parametrize("what", MADE)
+def test_in_the_first_minute_the_fix_is_to_wait(what: str) -> None:
+    case = MADE[what](6)
+    rows = ordered(findings(case))
+    assert first(case).id == ("docker.starting" if "Docker" in what else "ray.starting")
+    assert DOWN[what] not in ids(case)
+    assert {step.on for finding, _ in rows for step in finding.fix} == {"by hand"}
+    assert first(case).fix[0].command.startswith("Wait;")
+
+
+@pytest.mark.parametrize("what", MADE)
+def test_after_it_or_in_a_loop_there_is_a_restart_to_do(what: str) -> None:
+    for case in (MADE[what](STARTING_S + 1), MADE[what](6, restarts=LOOP_RESTARTS)):
+        if what == "a worker that a new head does not know yet":
+            assert first(case).host == "node-b"
+        found = next(f for f in findings(case) if f.id == DOWN[what])
+        assert "systemctl" in found.fix[0].command
+        assert not {"ray.starting", "docker.starting"} & set(ids(case))
+
+
+@pytest.mark.parametrize(
+    ("died_s_ago", "identity"), [(3, "ray.starting"), (300, "ray.node-missing")]
+)
+def test_a_node_that_died_a_moment_ago_is_about_to_come_back(
+    died_s_ago: float, identity: str
+) -> None:
+    case = no_worker(sound(), died_s_ago=died_s_ago)
+    case = changed(case, "node-b", raylet=Answer(words="Connection refused"))
+    own = [f for f, why in ordered(findings(case)) if f.id == identity]
+    assert [f.host for f in own] == ["node-b"]
+    if identity == "ray.starting":
+        assert first(case).id == identity
+        assert "3 s ago" in first(case).found
+    else:
+        assert first(case).id == "ray.raylet"
+
+
+def test_a_host_that_has_just_booted_has_not_begun_yet() -> None:
+    bare = replace(sound().facts["node-b"].docker, containers={}, inside={})
+    case = changed(sound(), "node-b", docker=bare)
+    case = since(case, WORKER, 0, active="inactive", sub="dead")
+    unit = replace(case.facts["node-b"].unit(WORKER[1]), changed_s=0.0)
+    case = changed(case, "node-b", units={**case.facts["node-b"].units, unit.name: unit})
+    told = {}
+    for uptime_s in (20.0, 400.0):
+        system = replace(case.facts["node-b"].system, uptime_s=uptime_s)
+        told[uptime_s] = first(changed(case, "node-b", system=system)).id
+    assert told == {20.0: "ray.starting", 400.0: "ray.worker-down"}
+
+
+@pytest.mark.parametrize(("start", "identity"), [(3, "ray.starting"), (4, "ray.worker-down")])
+def test_a_pause_before_the_fourth_start_in_a_row_is_a_loop(start: int, identity: str) -> None:
+    line = f"1.0 node-b attempt[9]: start {start} since ray-worker last held; pausing 5 s before it"
+    case = since(sound(), WORKER, 2, **ACTIVATING, log=(line,))
+    assert identity in ids(case)
+
+
+def test_a_worker_in_a_loop_waits_for_a_head_that_has_just_started() -> None:
+    case = since(no_dashboard(sound()), HEAD, 6)
+    case = since(case, WORKER, 6, **ACTIVATING, restarts=LOOP_RESTARTS)
+    rows = ordered(findings(case))
+    assert [(f.id, f.host, why.host if why else "") for f, why in rows] == [
+        ("ray.starting", "node-a", ""), ("ray.worker-down", "node-b", "node-a"),
+    ]  # fmt: skip
+
+
+def test_a_unit_that_somebody_stopped_is_down_at_once() -> None:
+    case = since(sound(), HEAD, 2, active="inactive", sub="dead")
+    assert "ray.head-down" in ids(case)
+
+
+def test_a_vllm_that_ends_with_its_head_is_waited_for() -> None:
+    case = since(sound(), HEAD, 2, **ACTIVATING)
+    case = since(case, ("node-a", "vllm.service"), 2, active="deactivating", sub="stop")
+    rows = ordered(findings(case))
+    assert [(f.id, why.id if why else "") for f, why in rows] == [
+        ("ray.starting", ""), ("vllm.waiting", "ray.starting"),
+    ]  # fmt: skip

@@ -1,0 +1,178 @@
+"""A run that holds its lock comes first, and no fix fights it."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.resources import files as resources
+from pathlib import Path
+
+import pytest
+
+from tests.unit.doctor.cases import changed, first, ids, sound
+from tests.unit.doctor.test_bundle import examination
+from tests.unit.doctor.test_command import bad, silent
+from vllm_cluster.doctor import report, state
+from vllm_cluster.doctor.case import Case
+from vllm_cluster.doctor.causes import ordered
+from vllm_cluster.doctor.checks import findings
+from vllm_cluster.doctor.finding import HERE, Finding
+from vllm_cluster.facts.doctor.model import Container, Disk
+from vllm_cluster.facts.doctor.read_host import run
+from vllm_cluster.facts.doctor.script import MARK
+from vllm_cluster.facts.doctor.sections import Sections
+from vllm_cluster.plan.run_lock import Bearer, Busy
+
+ALICE = Bearer("1", "alice", "laptop-7", "cluster.py")
+BUSY = Busy(ALICE, 1795971900, 66)
+LINE = '1795971900 {"run": "1", "operator": "alice", "machine": "laptop-7", "what": "cluster.py"}'
+
+
+def run_on(case: Case, *hosts: str, busy: Busy = BUSY) -> Case:
+    """`case` while a run holds the lock on these hosts."""
+    for host in hosts or tuple(case.facts):
+        case = changed(case, host, run=busy)
+    return case
+
+
+def commands(case: Case) -> list[str]:
+    """Every command that a person could run now, by any finding, shown or not."""
+    rows = ordered(findings(case))
+    return [step.command for finding, _ in rows for step in finding.fix if step.on != "by hand"]
+
+
+def test_a_run_is_first_with_who_what_and_since_when() -> None:
+    found = first(run_on(bad()))
+    assert (found.id, found.host, found.about) == ("host.run-under-way", "node-a", ("node-b",))
+    assert found.found.startswith("alice on laptop-7 runs cluster.py since 2026-11-29 17:05:00 UTC")
+    assert found.fix[0].command.startswith("Wait until it has ended. The lock of a run that died")
+
+
+def test_what_a_run_may_be_causing_stands_under_it_without_a_fix_to_do_now() -> None:
+    check = Container("vllm-cluster-check", image=sound().facts["node-b"].docker.image_id,
+                      running=True)  # fmt: skip
+    docker = sound().facts["node-b"].docker
+    docker = replace(docker, containers={**docker.containers, check.name: check})
+    case = changed(sound(), "node-b", docker=docker)
+    head = case.facts["node-a"]
+    stopped = {name: replace(head.unit(name), active="inactive", sub="dead")
+               for name in ("vllm.service", "ray-head.service")}  # fmt: skip
+    case = changed(case, "node-a", units={**head.units, **stopped})
+    assert any("docker rm --force vllm-cluster-check" in each for each in commands(case))
+    rows = ordered(findings(run_on(case)))
+    assert {f.id for f, why in rows if why is None} == {"host.run-under-way"}
+    assert {"docker.leftover", "ray.head-down", "vllm.down"} <= {f.id for f, _ in rows}
+    assert {why.id for _, why in rows if why is not None} == {"host.run-under-way"}
+    assert commands(run_on(case)) == []
+
+
+def test_what_no_run_causes_is_told_beside_it_and_a_deploy_is_for_afterwards() -> None:
+    full = Disk("/", "/", "ext4", 100 << 30, 0, 1000, 500)
+    case = changed(bad(), "node-b", disks={**bad().facts["node-b"].disks, "/": full})
+    rows = ordered(findings(run_on(case)))
+    causes = {finding.id: finding for finding, why in rows if why is None}
+    assert list(causes) == ["host.run-under-way", "host.disk-full", "network.name"]
+    assert causes["host.disk-full"].fix[0].on == "node-b"
+    after, deploy = causes["network.name"].fix
+    assert after.command.startswith("When the run has ended")
+    assert deploy.on == HERE
+
+
+def test_a_run_on_one_host_explains_nothing_of_another_host_alone() -> None:
+    docker = sound().facts["node-b"].docker
+    old = Container("old", image=docker.image_id, running=True)
+    docker = replace(docker, containers={**docker.containers, "old": old})
+    case = run_on(changed(sound(), "node-b", docker=docker), "node-a")
+    rows = ordered(findings(case))
+    assert [(f.id, why) for f, why in rows] == [
+        ("host.run-under-way", None), ("docker.leftover", None)
+    ]  # fmt: skip
+
+
+def test_one_that_is_just_beginning_is_part_of_the_run_that_is_known() -> None:
+    beginning = Busy(None, 0, 0)
+    case = run_on(run_on(sound()), "node-b", busy=beginning)
+    assert ids(case) == ["host.run-under-way"]
+    assert first(case).about == ("node-b",)
+    assert first(run_on(sound(), busy=beginning)).found == "another run is just beginning"
+
+
+def test_a_host_that_takes_a_switch_back_names_its_own_log() -> None:
+    own = Bearer("", "the host", "node-b", "the way back of a switch that nobody finished")
+    found = first(run_on(sound(), "node-b", busy=Busy(own, 1795971900, 66)))
+    assert "journalctl --unit=vllm-cluster-switch-back" in found.fix[0].command
+
+
+def test_the_exit_code_is_that_of_a_start_and_the_last_lines_name_the_run() -> None:
+    found = examination(run_on(sound()))
+    assert found.exit_code == 1
+    text = report.text(found, report.select(found, (), ()), everything=False)
+    assert text.startswith("FAIL  node-a  host  host.run-under-way\n")
+    assert text.splitlines()[-1].startswith("lab: host plane on node-a; 2 of 2")
+    last = state.text(found).splitlines()[-1]
+    assert last.startswith("host plane, node-a: alice on laptop-7 runs cluster.py since ")
+    assert examination(silent()).exit_code == 2
+
+
+def test_without_a_run_every_fix_stays_as_it_is() -> None:
+    rows: list[Finding] = [finding for finding, _ in ordered(findings(bad()))]
+    assert set(rows) == set(findings(bad()))
+
+
+@contextmanager
+def held(lock: Path) -> Iterator[None]:
+    """As a run holds it."""
+    holder = f'exec 9<>"{lock}"; flock 9; echo held; read -r _'
+    with subprocess.Popen(
+        ["bash", "-c", holder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "held\n"
+        yield
+        process.communicate("\n")
+
+
+def looked(lock: Path) -> Busy | None:
+    """What a look finds."""
+    parts = resources("vllm_cluster.facts.doctor") / "gather"
+    shell = "".join((parts / name).read_text() for name in ("00-frame.sh", "10-host.sh"))
+    shell += f"\nmark={MARK}; run_lock={lock}; run_state 0; begin end\n"
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    return run(Sections(done.stdout), 1795971966.4)
+
+
+def test_a_lock_that_is_held_is_seen_and_not_that_of_a_run_that_died(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    assert looked(lock) is None
+    assert not lock.exists()
+    lock.write_text(f"{LINE}\n")
+    assert looked(lock) is None
+    with held(lock):
+        assert looked(lock) == BUSY
+        assert subprocess.run(["flock", "--nonblock", lock, "true"], check=False).returncode == 1
+    assert looked(lock) is None
+
+
+def test_another_look_is_no_run(tmp_path: Path) -> None:
+    lock = tmp_path / "lock"
+    lock.write_text(f"{LINE}\n")
+    with lock.open() as other:
+        subprocess.run(["flock", "--shared", str(other.fileno())], pass_fds=[other.fileno()],
+                       check=True)  # fmt: skip
+        assert looked(lock) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "held", "held 17 {", 'held 17 {"new": "fields"}', "held x {}"]
+)
+def test_words_that_are_not_read_still_say_that_it_is_held(text: str) -> None:
+    found = run(Sections(f"{MARK} run\n{text}\n{MARK} run\n{MARK} end\n"), 1795971966.4)
+    assert found == (Busy(None, 0, 0) if text else None)
+
+
+def test_a_run_that_began_during_the_look_counts() -> None:
+    text = f"{MARK} run\n{MARK} system\n{MARK} run\nheld {LINE}\n{MARK} end\n"
+    assert run(Sections(text), 1795971966.4) == BUSY

@@ -1,0 +1,77 @@
+"""Ray that has only just begun to start, or to end: it comes by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vllm_cluster.doctor.case import Case
+from vllm_cluster.doctor.finding import Finding, by_hand
+from vllm_cluster.doctor.first_cause import message
+from vllm_cluster.doctor.starting import LOOP_RESTARTS, STARTING_S, lately, since, starting
+from vllm_cluster.facts.doctor.model import HostFacts, Unit
+from vllm_cluster.plan import HostPlan
+
+OK = 200
+
+
+def ray_unit(host: HostPlan, facts: HostFacts) -> Unit:
+    """The unit of Ray on a host."""
+    return facts.unit("ray-head.service" if host.role == "head" else "ray-worker.service")
+
+
+def coming(case: Case, host: HostPlan) -> str:
+    """How Ray of a host is only just coming; empty where it is there, or should be by now."""
+    facts = case.facts.get(host.name)
+    if case.plan.backend != "ray" or facts is None or not (facts.whole and facts.deployed):
+        return ""
+    unit = ray_unit(host, facts)
+    young = starting(facts, unit)
+    if young and not unit.running:
+        return since(facts, unit)
+    if young and (lacks := _lacks(case, host)):
+        return f"{since(facts, unit)}; {lacks}"
+    return _lost(case, host) if unit.running and unit.restarts < LOOP_RESTARTS else ""
+
+
+def _lacks(case: Case, host: HostPlan) -> str:
+    """What a unit that runs has not brought yet. A head's list fills as its workers come."""
+    head = case.head
+    if head is None:
+        return ""
+    if head.ray.answer.status != OK:
+        return "its dashboard does not answer yet" if host.role == "head" else ""
+    there = {node.address for node in head.ray.nodes if node.alive}
+    awaited = case.plan.hosts.values() if host.role == "head" else (host,)
+    missing = [each.name for each in awaited if each.address not in there]
+    return f"not in Ray's list of nodes yet: {', '.join(missing)}" if missing else ""
+
+
+def _lost(case: Case, host: HostPlan) -> str:
+    """A node that died a moment ago: its unit is about to end with it, and starts again."""
+    head = case.head
+    if head is None:
+        return ""
+    mine = [node for node in head.ray.nodes if node.address == host.address]
+    ended = [node for node in mine if lately(head, node.ended_s)]
+    if not ended or any(node.alive for node in mine):
+        return ""
+    return f"its node died {head.clock_s - ended[-1].ended_s:.0f} s ago"
+
+
+def starts(case: Case) -> Iterator[Finding]:
+    """One finding a host, in the place of those of what is not there yet."""
+    for host, facts in case.deployed():
+        unit, words = ray_unit(host, facts), coming(case, host)
+        if words:
+            yield Finding(
+                "ray.starting", "ray", host.name,
+                expected=f"{unit.name} running, with its node and its GPUs in Ray",
+                found=words,
+                evidence=message(unit.log[-1])[1].strip()[:300] if unit.log
+                else f"{unit.name}: {unit.active} {unit.sub}",
+                fix=by_hand("Wait; it comes by itself. What is not there after "
+                            f"{STARTING_S} s is told with its fix"),
+            )  # fmt: skip
+
+
+CHECKS = (starts,)

@@ -1,0 +1,43 @@
+"""What has only just begun: it comes by itself, and a restart would begin it anew."""
+
+from __future__ import annotations
+
+import re
+
+from vllm_cluster.facts.doctor.model import HostFacts, Unit
+
+# How long Docker and Ray may take, from their unit's start, until they answer and know each other.
+STARTING_S = 60
+# From the third restart on it is no longer a start that went wrong once.
+LOOP_RESTARTS = 3
+# What `attempt` says while it waits between two starts of a unit.
+_PAUSING = re.compile(r"start (\d+) since \S+ last held; pausing ")
+_CHANGING = {"activating", "deactivating", "active"}
+
+
+def starting(facts: HostFacts, unit: Unit) -> bool:
+    """Whether the unit is in its first minute, and has not ended again and again."""
+    if unit.load != "loaded" or max(unit.restarts, pausing(unit) - 1) >= LOOP_RESTARTS:
+        return False
+    if not unit.changed_s:  # not since the boot
+        return 0 < facts.system.uptime_s < STARTING_S
+    return unit.active in _CHANGING and lately(facts, unit.changed_s)
+
+
+def lately(facts: HostFacts, time_s: float) -> bool:
+    """Whether that was less than a minute ago by the host's clock, which may have stepped."""
+    return abs(facts.clock_s - time_s) < STARTING_S
+
+
+def pausing(unit: Unit) -> int:
+    """Which start in a row it pauses before; 0 where it does not pause."""
+    match = _PAUSING.search(unit.log[-1]) if unit.log else None
+    return int(match[1]) if match else 0
+
+
+def since(facts: HostFacts, unit: Unit) -> str:
+    """How it is and for how long, for people."""
+    if not unit.changed_s:
+        return f"{unit.name} has not begun yet, {facts.system.uptime_s:.0f} s after the boot"
+    how = "running" if unit.running else f"{unit.active} ({unit.sub})"
+    return f"{unit.name} has been {how} for {max(0.0, facts.clock_s - unit.changed_s):.0f} s"
