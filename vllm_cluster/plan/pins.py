@@ -155,8 +155,8 @@ def seen_pins(values: Mapping[str, str]) -> HostPins:
 def lacking(values: Mapping[str, str], image: str) -> list[str]:
     """What a host of these `values` gets from a deploy and a lock would hold, in words.
 
-    `image` as hosts call it. One that serves with another image lacks nothing: an upgrade under a
-    lock begins with the lock.
+    `image` as hosts call it. One that serves with another image lacks nothing (an upgrade under a
+    lock begins with the lock), nor does a standby, which is ready and serves nothing.
     """
     kept = generations.Kept()
     with contextlib.suppress(ValueError, KeyError, TypeError):
@@ -165,7 +165,7 @@ def lacking(values: Mapping[str, str], image: str) -> list[str]:
     told = {
         "Docker does not answer": not values.get("docker"),
         "the image is not there": not values.get("image") and not upgrade,
-        "no deploy has come to its end there": kept.current is None,
+        "no deploy was there": not values.get("generations"),
     }
     return [words for words, true in told.items() if true]
 

@@ -216,6 +216,7 @@ def told(
 
 
 SERVING = json.dumps({"current": "g1", "records": [{"id": "g1", "image": "before:1"}]})
+IDLE = json.dumps({"current": None, "records": []})
 
 
 def seen(*, docker: str = "20.10", image: str = "", generations: str = "") -> Reply:
@@ -268,7 +269,7 @@ def test_a_host_without_the_image_takes_it_from_no_lock(
     assert pins.image["id"] == "sha256:1"
 
 
-BARE, NEVER = seen(docker=""), "no deploy has come to its end there"
+BARE, NEVER = seen(docker=""), "no deploy was there"
 
 
 @pytest.mark.parametrize(
@@ -278,7 +279,8 @@ BARE, NEVER = seen(docker=""), "no deploy has come to its end there"
         (seen(), f"the image is not there, {NEVER}"),
         (seen(image="sha256:1"), NEVER),
         (seen(image="sha256:1", docker="", generations=SERVING), "Docker does not answer"),
-        (seen(generations="{"), f"the image is not there, {NEVER}"),
+        (seen(generations=IDLE), "the image is not there"),
+        (seen(generations="{"), "the image is not there"),
     ],
 )
 def test_a_host_without_a_deploy_is_not_locked(
@@ -292,6 +294,12 @@ def test_a_host_without_a_deploy_is_not_locked(
         "nothing was written: node-b has not yet what a lock holds; deploy, then lock\n"
     )
     assert not lock.lock_file(known.cluster).exists()
+
+
+def test_a_standby_that_is_ready_is_locked(known: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    serving = seen(image="sha256:1", generations=SERVING)
+    ready = seen(image="sha256:1", generations=IDLE)
+    assert told(known, monkeypatch, {"node-a": serving, "node-b": ready}).exit_code == 0
 
 
 def test_every_host_without_a_deploy_is_named(
