@@ -29,6 +29,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     lab = Lab.up(2, name=NAME)
     try:
         made = with_standin(folder, lab, own_known_hosts(lab, folder))
+        bare = command(made, "lock")
+        assert bare.returncode == 1, bare.stdout
+        assert "node-b: Docker does not answer, the image is not there" in bare.stderr
+        assert not lock_file(made).exists()
         made.apply()
         yield made
     finally:
