@@ -16,25 +16,28 @@ ENV = "/etc/vllm-cluster/cluster.env"
 THEIRS = "[Service]\nExecStart=/opt/theirs\n"
 
 # A unit whose file says "broken" does not start; docker answers the load with what its file says.
-_SYSTEMCTL = """#!/bin/bash
-case $* in *FragmentPath*) cat "ROOT/fragments/${!#}" 2>/dev/null; exit ;; esac
-echo "systemctl $*" >>SAID
-unit=${!#} file=ROOT/etc/systemd/system/${!#}
+# They are called thousands of times: the smallest shell, and what it can do without a program.
+_SYSTEMCTL = """#!/bin/sh
+for unit; do :; done
+at=$GENERATIONS_ROOT/fragments/$unit
+case $* in *FragmentPath*) [ ! -e "$at" ] || { read -r at <"$at"; echo "$at"; }; exit ;; esac
+echo "systemctl $*" >>"${GENERATIONS_ROOT%/*}/said"
+file=$GENERATIONS_ROOT/etc/systemd/system/$unit active=${GENERATIONS_ROOT%/*}/active
 case " $* " in
-  *" show "*) [ ! -e ACTIVE/"$unit" ] || echo active ;;
-  *" is-active "*) [ -e ACTIVE/"$unit" ] || exit 3 ;;
-  *" start "*) [ -e "$file" ] && ! grep -q broken "$file" || exit 1; touch ACTIVE/"$unit" ;;
-  *" stop "*) rm -f ACTIVE/"$unit" ;;
+  *" show "*) [ ! -e "$active/$unit" ] || echo active ;;
+  *" is-active "*) [ -e "$active/$unit" ] || exit 3 ;;
+  *" start "*) [ -e "$file" ] && ! grep -q broken "$file" || exit 1; : >"$active/$unit" ;;
+  *" stop "*) [ ! -e "$active/$unit" ] || rm -f "$active/$unit" ;;
 esac
 """
-_DOCKER = """#!/bin/bash
+_DOCKER = """#!/bin/sh
 case "$*" in
-  *" load "*) grep -h -o '{.*}' ROOT/etc/systemd/system/vllm.service ;;
-  *) echo "docker $*" >>SAID ;;
+  *" load "*) grep -h -o '{.*}' "$GENERATIONS_ROOT"/etc/systemd/system/vllm.service ;;
+  *) echo "docker $*" >>"${GENERATIONS_ROOT%/*}/said" ;;
 esac
 """
-_OTHER = """#!/bin/bash
-echo "NAME $*" >>SAID
+_OTHER = """#!/bin/sh
+echo "NAME $*" >>"${GENERATIONS_ROOT%/*}/said"
 """
 
 
@@ -45,23 +48,26 @@ class Machine:
     """What is run for the hosts' program; the same by another way while the tests run."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(exist_ok=True)
+        """The host in `folder`, also where another was copied there."""
         self.root, self.state = folder / "root", folder / "generations"
         self.said, self.active_folder = folder / "said", folder / "active"
         programs = folder / "bin"
-        for path in (programs, self.active_folder):
-            path.mkdir()
-        texts = {"systemctl": _SYSTEMCTL, "docker": _DOCKER, "journalctl": "#!/bin/bash\n"}
-        texts |= {name: _OTHER.replace("NAME", name) for name in ("systemd-run", "sync")}
-        for name, text in texts.items():
-            own = text.replace("SAID", str(self.said)).replace("ROOT", str(self.root))
-            (programs / name).write_text(own.replace("ACTIVE", str(self.active_folder)))
-            (programs / name).chmod(0o755)
+        if not programs.exists():
+            self._make(programs)
         self.environment = {
             "PATH": f"{programs}:{os.environ['PATH']}",
             "GENERATIONS": str(self.state),
             "GENERATIONS_ROOT": str(self.root),
         }
+
+    def _make(self, programs: Path) -> None:
+        for path in (programs, self.active_folder):
+            path.mkdir(parents=True)
+        texts = {"systemctl": _SYSTEMCTL, "docker": _DOCKER, "journalctl": "#!/bin/sh\n"}
+        texts |= {name: _OTHER.replace("NAME", name) for name in ("systemd-run", "sync")}
+        for name, text in texts.items():
+            (programs / name).write_text(text)
+            (programs / name).chmod(0o755)
 
     def run(self, *words: str, stdin: str = "", fails: bool = False) -> str:
         """The hosts' program with `words`; its output."""

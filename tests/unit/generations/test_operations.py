@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import shutil
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -125,22 +127,32 @@ def finishing() -> None:
     generations.finished()
 
 
-@pytest.fixture(autouse=True)
-def _no_record_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def _no_record_on_this_machine() -> Iterator[None]:
     """What `down` reads would be written to where this test runs."""
-    monkeypatch.setattr(owned, "FILES", 'own_file() { echo "owned $1"; }')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owned, "FILES", 'own_file() { echo "owned $1"; }')
+        yield
 
 
-@pytest.fixture
-def two(tmp_path: Path) -> Two:
-    """g1 was deployed on bare hosts, and serves."""
-    made = Two(tmp_path)
+@pytest.fixture(scope="module")
+def first(_no_record_on_this_machine: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """g1 was deployed on bare hosts, and serves; to be copied."""
+    folder = tmp_path_factory.mktemp("two")
+    made = Two(folder)
     assert made.run(deploying("g1")) == ["a", "b"]
     assert made.current() == {"g1"}
     made.started()
     for machine in made.machines.values():
         machine.calls()
-    return made
+    return folder
+
+
+@pytest.fixture
+def two(first: Path, tmp_path: Path) -> Two:
+    """The same, of a test's own."""
+    shutil.copytree(first, tmp_path, symlinks=True, dirs_exist_ok=True)
+    return Two(tmp_path)
 
 
 def test_a_second_run_of_the_same_changes_nothing(two: Two) -> None:

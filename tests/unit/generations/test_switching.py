@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,11 +24,13 @@ RATE = '{{"tokens_per_s": {}, "failed": []}}'
 class Cluster:
     """Hosts `a`, the head, and `b`; g1 serves."""
 
-    def __init__(self, folder: Path, *, group: bool) -> None:
+    def __init__(self, folder: Path, *, group: bool, copied: bool = False) -> None:
         self.group, self.lines, self.calls = group, [], []  # type: ignore[var-annotated]
         self.machines = {name: Machine(folder / name) for name in "ab"}
         self.lose: Callable[[str, str], str | None] = lambda _name, _text: None
         """Whether a call is lost `before` it reaches the host, or its answer `after`."""
+        if copied:
+            return
         self.lay("g1", 100.0)
         for machine in self.machines.values():
             machine.serve("g1")
@@ -92,14 +96,32 @@ def _directories_are_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(switching, "_host", lambda state, name: state.inventory.get_host(name))
 
 
-@pytest.fixture
-def group(tmp_path: Path) -> Cluster:
-    return Cluster(tmp_path, group=True)
+@pytest.fixture(scope="session")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bool], Path]:
+    """Clusters to be copied, made when one is asked for."""
+
+    @cache
+    def made(group: bool) -> Path:
+        folder = tmp_path_factory.mktemp("cluster")
+        Cluster(folder, group=group)
+        return folder
+
+    return made
 
 
 @pytest.fixture
-def replicas(tmp_path: Path) -> Cluster:
-    return Cluster(tmp_path, group=False)
+def group(first: Callable[[bool], Path], tmp_path: Path) -> Cluster:
+    return copied(first, tmp_path, group=True)
+
+
+@pytest.fixture
+def replicas(first: Callable[[bool], Path], tmp_path: Path) -> Cluster:
+    return copied(first, tmp_path, group=False)
+
+
+def copied(first: Callable[[bool], Path], folder: Path, *, group: bool) -> Cluster:
+    shutil.copytree(first(group), folder, symlinks=True, dirs_exist_ok=True)
+    return Cluster(folder, group=group, copied=True)
 
 
 def losing(verb: str, host: str, when: str = "before") -> Callable[[str, str], str | None]:

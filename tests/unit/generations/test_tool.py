@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import runpy
+import shutil
 import subprocess
 import sys
 import time
@@ -29,15 +30,23 @@ def journal(machine: Machine, text: str) -> Path:
     return path
 
 
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    """A head that serves g1 and has g2 beside it."""
-    made = Machine(tmp_path)
+@pytest.fixture(scope="session")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A head that serves g1 and has g2 beside it, to be copied."""
+    folder = tmp_path_factory.mktemp("head")
+    made = Machine(folder)
     made.lay("g1", vllm="one", ray_head="one")
     made.serve("g1")
     made.lay("g2", vllm="two", ray_worker="two")
     made.calls()
-    return made
+    return folder
+
+
+@pytest.fixture
+def machine(first: Path, tmp_path: Path) -> Machine:
+    """The same, of a test's own."""
+    shutil.copytree(first, tmp_path, symlinks=True, dirs_exist_ok=True)
+    return Machine(tmp_path)
 
 
 def test_its_digest_of_files_is_the_plans(tmp_path: Path) -> None:
