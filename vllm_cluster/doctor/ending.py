@@ -12,7 +12,7 @@ from vllm_cluster.facts.doctor.model import Recovery, Unit
 from vllm_cluster.plan.signs import NOISE, WAITED
 
 Line = tuple[float, str]
-ON_REQUEST = "stopped on request"
+ON_REQUEST, BY_ITSELF = "stopped on request", "ended by itself"
 _STOPPED_STARTING = ": stopped while vLLM started;"
 _MANAGER = re.compile(r" systemd\[\d+\]: ")
 # systemd's words (src/core/service.c, job.c), the one that says most first.
@@ -63,8 +63,19 @@ class _Life:
                 if match := re.search(pattern, words):
                     how = match[1].removeprefix("code=exited, ")
                     # Ray's units take a 1 for a success too.
-                    return time_s, "ended by itself" if how == "Deactivated" else how
+                    return time_s, BY_ITSELF if how == "Deactivated" else how
         return None
+
+    def stopped(self, unit: Unit) -> bool:
+        """Whether somebody asked for the end. systemd logs no "Stopping" of what has not started
+        yet; the unit's own script does, and what ends by itself is started again."""
+        said = [words for _, words in self.said]
+        if any(words.startswith("Stopping ") for words in said):
+            return True
+        if any(_STOPPED_STARTING in line for line in self.log):
+            return True
+        again = unit.sub == "auto-restart" or any("Scheduled restart job" in w for w in said)
+        return not again and self.end is not None and self.end[1] == BY_ITSELF
 
 
 def last_end(unit: Unit, noted: Recovery | None = None) -> Ending | None:
@@ -75,13 +86,12 @@ def last_end(unit: Unit, noted: Recovery | None = None) -> Ending | None:
     life = ended[-1]
     assert life.end is not None  # noqa: S101
     time_s, how = life.end
+    stopped = life.stopped(unit)
     ours = [match[1] for line in life.log if (match := _OURS.search(line))]
-    if ours:
+    # It gives up by a stop of its own.
+    if ours and (not stopped or ours[-1].startswith("gave up")):
         return Ending(time_s, how, _MORE.sub("", ours[-1]))
-    # systemd logs no "Stopping" of what has not started yet; the unit's own script does.
-    if any(words.startswith("Stopping ") for _, words in life.said) or any(
-        _STOPPED_STARTING in line for line in life.log
-    ):
+    if stopped:
         return Ending(time_s, ON_REQUEST)
     why = _noted(life, noted or Recovery()) or _cause(life, time_s)
     return Ending(time_s, how, _LOGGER.sub("", why))
@@ -101,8 +111,8 @@ def _lives(ends: tuple[str, ...]) -> Iterator[_Life]:
 
 
 def _noted(life: _Life, noted: Recovery) -> str:
-    """Why the unit itself says that it was started again, where that names a cause: without one it
-    notes the last line of its log."""
+    """Why the unit itself says that it was started again, where that names a cause: an older
+    `attempt` without one notes the last line of the log."""
     for when_s, why in noted.again:
         if -1 <= when_s - life.until_s <= _NOTED_S:
             known = [cause for cause in named([(when_s, why)]) if cause.sign.meaning != "an error"]

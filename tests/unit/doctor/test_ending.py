@@ -77,6 +77,18 @@ def test_a_stop_while_vllm_started_is_one_that_was_asked_for_though_its_containe
     assert found == Ending(20.6, "stopped on request")
 
 
+def test_a_stop_during_the_start_is_one_that_was_asked_for() -> None:
+    lines = (
+        f"10.0 {S}Starting vllm.service - vLLM server...",
+        f"20.1 {S}vllm.service: Deactivated successfully.",
+        f"20.2 {S}Starting vllm.service - vLLM server...",
+        "15.0 node-a vllm-cluster[81]: watchdog: no token; the container is ended",
+    )
+    assert ended(*lines) == Ending(20.1, "stopped on request")
+    waits = last_end(Unit("vllm.service", sub="auto-restart", ends=lines[:2]))
+    assert waits == Ending(20.1, "ended by itself")
+
+
 def test_a_unit_that_gave_up_says_so_when_nothing_ran_any_more() -> None:
     found = ended(
         f"8.0 {S}Starting vllm.service - vLLM server...",
@@ -296,7 +308,8 @@ def test_the_script_brings_the_words_before_hundreds_of_lines_of_rays_own_logs(
 def test_the_end_of_rays_head_is_why_vllm_ended_with_it(ends: tuple[str, ...], said: str) -> None:
     facts = sound().facts["node-a"]
     name = "ray-head.service"
-    head = (f"5.0 {S}Starting {name} - x", f"19.5 {S}{name}: Deactivated successfully.")
+    head = (f"5.0 {S}Starting {name} - x", f"19.5 {S}{name}: Deactivated successfully.",
+            f"20.0 {S}{name}: Scheduled restart job, restart counter is at 1.")  # fmt: skip
     units = {
         **facts.units,
         name: replace(facts.units[name], ends=head),

@@ -246,3 +246,15 @@ SILENT = (
 def test_what_never_says_why_is_no_reason(unit: Unit, log: tuple[str, ...], reason: str) -> None:
     assert f"noise='{signs.NOISE}|{signs.WAITED}'" in SCRIPT.read_text()
     assert unit.gives_up(*log).endswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("log", "noted"),
+    [("worker of 10.77.0.11:6379", "its log names no cause"), ("ValueError: x", "ValueError: x")],
+)
+def test_the_last_words_of_what_served_are_not_noted_as_the_cause_of_a_restart(
+    unit: Unit, log: str, noted: str
+) -> None:
+    unit.left(log)
+    unit.begin(restarts=1)
+    assert (unit.state / "vllm.history").read_text().partition(" ")[2] == f"{noted}\n"
