@@ -152,6 +152,9 @@ def test_killed_in_the_middle_the_next_one_ends_in_a_fresh_host(
     assert done.returncode == 0, done.stdout + done.stderr
     found = differences(before["node-a"], look(bare.lab.host("node-a")), ALLOWED)
     assert found == []
+    for host in ("node-a", "node-b"):
+        assert bare.on(host, "ls -d /run/vllm-cluster* 2>/dev/null; true") == "", host
+    assert "Beside lab.yaml remain: .secrets/lab" in done.stdout
     assert fingerprint.differences(before["prints"]["node-a"], prints(bare)["node-a"]) == []
 
 
@@ -167,11 +170,14 @@ def test_packages_and_weights_that_stay_are_remembered(
 ) -> None:
     """And a deploy in between makes them no less ours."""
     bare.apply()
+    assert "vllm.service" in bare.on("node-a", f"find {WEIGHTS}/.pins -type f")
     done = down(bare, "--yes")
+    print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
     assert bare.on("node-a", f"find {WEIGHTS} -name model.safetensors")
     assert bare.on("node-a", "dpkg-query -W -f '${Status}' docker.io") == "install ok installed"
     assert bare.on("node-a", "ls /etc/vllm-cluster").split() == ["owned"]
+    assert bare.on("node-a", f"find {WEIGHTS}/.pins -type f") == "", "no unit uses them any more"
     done = down(bare, *EVERYTHING)
     assert done.returncode == 0, done.stdout + done.stderr
     found = differences(before["node-a"], look(bare.lab.host("node-a")), ALLOWED)

@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from vllm_cluster.commands.locked import locked
+from vllm_cluster.control import lock
 from vllm_cluster.control.remote import root_command, ssh_to
 from vllm_cluster.plan import members, paths
 from vllm_cluster.plan.members import Members
@@ -92,24 +93,39 @@ def command(
 
 def _act(cluster: Cluster, targets: dict[str, Target], options: Options, *, as_json: bool) -> None:
     """Under the lock of a run, and from what is there once it is held."""
-    with locked("vllm-cluster down", _roots(cluster, targets)) as lock:
+    with locked("vllm-cluster down", _roots(cluster, targets)) as held:
         seen = _look(cluster, targets, options)
         jobs = {n: Job(seen.targets[n], seen.found[n], each) for n, each in seen.removals.items()}
         outcomes = run.remove(
-            jobs, lambda name, words: click.echo(f"[{name}] {words}", err=True), lock.check
+            jobs, lambda name, words: click.echo(f"[{name}] {words}", err=True), held.check
         )
         clean = [name for name, outcome in outcomes.items() if not outcome.failed]
         left = [name for name in clean if name not in cluster.description.hosts]
         if left:
             _forget(cluster, left)
+        held.gone |= set(clean)
     if as_json:
         click.echo(json.dumps(text.to_json(seen.removals, outcomes), indent=2))
     else:
         for name, outcome in outcomes.items():
             click.echo("\n".join(text.ended(name, outcome)))
+        if set(cluster.description.hosts) <= set(clean):
+            _say_what_is_here(cluster)
     if len(clean) < len(outcomes):
         click.echo("Not all of it is gone; mend what is named above, and run this again.", err=True)
         sys.exit(1)
+
+
+def _say_what_is_here(cluster: Cluster) -> None:
+    """What this machine keeps of a cluster that is gone."""
+    name, folder = cluster.description.cluster, cluster.file.parent
+    kept = (f".secrets/{name}", f".state/{name}", lock.lock_file(cluster).name)
+    there = [path for path in kept if (folder / path).exists()]
+    if there:
+        click.echo(
+            f"Beside {cluster.file.name} remain: {', '.join(there)} (in {folder}); a deploy uses "
+            "them again, remove them if none shall come."
+        )
 
 
 def _roots(cluster: Cluster, targets: dict[str, Target]) -> dict[str, Callable[[str], list[str]]]:

@@ -12,7 +12,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from vllm_cluster.control.bearer import RUN_VARIABLE, bearer
-from vllm_cluster.plan.run_lock import BEAT_S, EXPIRY_S, Bearer, Busy, Held, answer, holder, refusal
+from vllm_cluster.plan.run_lock import (
+    BEAT_S,
+    EXPIRY_S,
+    GONE,
+    Bearer,
+    Busy,
+    Held,
+    answer,
+    holder,
+    refusal,
+)
 
 
 class LockedError(Exception):
@@ -26,10 +36,11 @@ class LostError(LockedError):
 @dataclass
 class Lock:
     """The lock as it is held. `lost`: hosts on which it is not held, until it was taken again;
-    `taken`: by whom it is held on such a host now."""
+    `taken`: by whom it is held on such a host now; `gone`: hosts on which nothing of it stays."""
 
     lost: set[str] = field(default_factory=set)
     taken: dict[str, Busy] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
 
     def check(self) -> None:
         """Raise LockedError where the lock was lost: call it before what cannot be undone."""
@@ -87,8 +98,8 @@ def holding(what: str, roots: Mapping[str, Callable[[str], list[str]]]) -> Itera
             os.environ.pop(RUN_VARIABLE, None)
         else:
             os.environ[RUN_VARIABLE] = before
-        for process in held.values():
-            _end(process)
+        for name, process in held.items():
+            _end(process, f"{GONE}\n" if name in lock.gone else "")
 
 
 def _take(root: Callable[[str], list[str]], me: Bearer) -> subprocess.Popen[str] | Busy | None:
@@ -124,7 +135,9 @@ class _Beat:
 
     def run(self) -> None:
         while not self.ended.wait(BEAT_S):
-            if self.name in self.lock.lost or not _fed(self.held[self.name]):
+            well = self.name not in self.lock.lost and _fed(self.held[self.name])
+            # A holder that was ended meanwhile is not lost.
+            if not well and not self.ended.is_set():
                 self.lock.lost.add(self.name)
                 self._again()
             if self.lock.taken:
@@ -147,12 +160,16 @@ def _fed(process: subprocess.Popen[str]) -> bool:
         assert process.stdin is not None  # noqa: S101
         process.stdin.write("\n")
         process.stdin.flush()
-    except OSError:
+    except (OSError, ValueError):
         return False
     return process.poll() is None
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _end(process: subprocess.Popen[str], last_word: str = "") -> None:
+    if process.stdin is not None and last_word:
+        with contextlib.suppress(OSError):
+            process.stdin.write(last_word)
+            process.stdin.flush()
     for stream in (process.stdin, process.stdout):
         if stream is not None:
             with contextlib.suppress(OSError):

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pyinfra.api.command import StringCommand
 
 # Preferences for one call of apt: a file below /etc would outlive the lock.
-_PINS = "/run/vllm-cluster-locked.pref"
-OPTION = f"-o Dir::Etc::Preferences={_PINS}"
+PINS = "/run/vllm-cluster-locked.pref"
+OPTION = f"-o Dir::Etc::Preferences={PINS}"
 
 # apt passes over a pin that no source can serve (apt_preferences(5)), so what it would install is
 # compared. Versions come by standard input as NAME VERSION lines.
@@ -43,5 +43,5 @@ def pinned(locked: Mapping[str, str], install: str) -> StringCommand:
     `install` is what apt-get will be called with. Without a fitting lock nothing is installed.
     """
     lines = "".join(f"{name} {version}\n" for name, version in sorted(locked.items()))
-    script = _SCRIPT.replace("@PINS@", _PINS).replace("@INSTALL@", install)
+    script = _SCRIPT.replace("@PINS@", PINS).replace("@INSTALL@", install)
     return StringCommand(script, _stdin=lines)

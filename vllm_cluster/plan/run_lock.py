@@ -4,6 +4,9 @@ The lock is a flock(2) on a file in /run of every host, held by a small shell at
 an SSH session. So it ends with the session, a run that was killed included, and with the host.
 A connection that died without a word (a closed laptop) is known by its silence: the shell wants
 a line every few seconds. A file with a name in it would outlive all three.
+
+The file outlives a run. `down` alone removes it, while it holds it: whoever waited meanwhile has
+locked a file without a name, and opens the one that is there.
 """
 
 from __future__ import annotations
@@ -24,17 +27,31 @@ WAIT = (
     f"fell silent after {EXPIRY_S} s"
 )
 _MARK = "vllm-cluster-lock"
+# Said to the holder: end, and leave no file.
+GONE = "gone"
+_DIRECTORY = LOCK.rpartition("/")[0]
 
 _HOLDER = f"""
 umask 022
-mkdir -p {LOCK.rpartition("/")[0]} && exec 9<>{LOCK} || exit 1
-if ! flock -w {_PATIENCE_S} 9; then
-  echo "{_MARK} busy $(date +%s) $(cat {LOCK})"
-  exit 0
-fi
+for _ in 1 2 3; do
+  mkdir -p {_DIRECTORY} && exec 9<>{LOCK} || continue
+  if ! flock -w {_PATIENCE_S} 9; then
+    echo "{_MARK} busy $(date +%s) $(cat {LOCK})"
+    exit 0
+  fi
+  [ {LOCK} -ef /dev/fd/9 ] && break
+done
+[ {LOCK} -ef /dev/fd/9 ] || exit 1
 echo "$(date +%s) $1" >{LOCK}
 echo "{_MARK} held"
-while read -r -t {EXPIRY_S} _; do echo; done
+while read -r -t {EXPIRY_S} word; do
+  if [ "$word" = {GONE} ]; then
+    rm -f {LOCK}
+    rmdir {_DIRECTORY} 2>/dev/null
+    exit 0
+  fi
+  echo
+done
 : >{LOCK}
 """
 

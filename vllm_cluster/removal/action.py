@@ -15,13 +15,14 @@ class Action:
     """One thing to do: `verb` and `what` for people, `shell` for bash on the host.
 
     `shell` ends with 0 when it is as it shall be, also where it was before; with 9 when it left
-    something alone, and says what.
+    something alone, and says what. `left`: what that is, where `what` names more than that.
     """
 
     phase: Phase
     verb: str
     what: str
     shell: str
+    left: str = ""
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,8 @@ def _docker_objects(found: Found) -> Iterator[Action]:
 def _weights(found: Found, options: Options) -> Iterator[Action | Kept]:
     record = found.record.first("weights")
     models = weights.models_of(record)
+    units = [p for p in found.record.first("file") if p.startswith(paths.UNITS)]
+    names = [p.rpartition("/")[2] for p in units if p.endswith(".service")]
     for path, size_bytes in found.weights_bytes.items():
         before, theirs = record.get(path, weights.THERE), found.weights_theirs.get(path, "")
         part = "our part of " if theirs or before == weights.THERE else ""
@@ -94,6 +96,9 @@ def _weights(found: Found, options: Options) -> Iterator[Action | Kept]:
             # The agent's own directories beside the models are not worth a line each.
             if "/." not in path:
                 yield Kept(name, "--no-keep-weights removes them")
+            elif path.endswith("/.pins"):
+                code = weights.no_pins(path, names)
+                yield Action("restore", "removes", f"notes of who uses the weights in {path}", code)
         else:
             code = weights.no_weights(path, before, models)
             yield Action("restore", "removes", name, code)
@@ -216,7 +221,8 @@ def _directories(found: Found, weights_directory: str) -> Iterator[Action]:
         made = sorted(record.first("directory"), key=lambda path: -path.count("/"))
         spared = [weights_directory, *record.first("weights")]
         text = f"{len(made)} directories where they are empty, and {paths.CONFIG}"
-        yield Action("last", "removes", text, shell.no_directories(made, spared))
+        code = shell.no_directories(made, spared)
+        yield Action("last", "removes", text, code, left="directories")
 
 
 def _what_remains(found: Found, options: Options) -> tuple[Literal["packages", "weights"], ...]:

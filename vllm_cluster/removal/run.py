@@ -157,7 +157,7 @@ def _note(action: Action, code: int, said: str, outcome: Outcome) -> None:
     if code == 0:
         outcome.done.append(text)
     elif code == _LEFT_ALONE:
-        outcome.kept.append((action.what, said))
+        outcome.kept.append((action.left or action.what, said))
     else:
         outcome.failed.append((text, said or f"ended with {code}"))
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 
 from vllm_cluster.facts.alignment import VERSIONS
 from vllm_cluster.operations import daemon, owned
+from vllm_cluster.operations.locked_versions import PINS
 from vllm_cluster.operations.packages import SHELL as APT
-from vllm_cluster.plan import paths
+from vllm_cluster.plan import hardware, paths
 
 STOP_DOCKER = "systemctl --quiet stop docker.socket docker.service"
 RESTART_DOCKER = "systemctl daemon-reload; systemctl restart docker.service"
@@ -216,10 +217,20 @@ done
 """
 
 
+_LEFT = """
+[ ${#left[@]} -gt 0 ] || exit 0
+printf -v names ', %s' "${left[@]:0:4}"
+more=$((${#left[@]} - 4))
+if [ $more -gt 0 ]; then names="$names and $more more"; fi
+echo "not ours alone, and not empty: ${names#, }"
+exit 9"""
+
+
 def no_directories(made: list[str], spared: Iterable[str]) -> str:
     """Ours where they are empty, deepest first, and what we keep in paths.CONFIG by its names."""
     own = f"{paths.SECRETS} {paths.MEMBERS} {paths.FIREWALL} {paths.FIREWALL}.new {paths.AGENT}"
-    lines = [f"rm -rf {own} {paths.FIREWALL_STATE} {paths.UNITS_STATE}", "left="]
+    run = f"{paths.UNITS_STATE} {hardware.RDMA_ENVIRONMENT} {PINS}"
+    lines = [f"rm -rf {own} {paths.FIREWALL_STATE} {run}", "left=()"]
     # What holds something that stays is not worth a word.
     stay = [paths.OWNED, *spared]
     for path in made:
@@ -227,9 +238,11 @@ def no_directories(made: list[str], spared: Iterable[str]) -> str:
             continue
         where = shlex.quote(path)
         quiet = any(f"{each}/".startswith(f"{path}/") for each in stay)
-        told = ":" if quiet else f'left="$left {path}"'
+        # One that holds another that stays is not worth a word either.
+        once = f'case " ${{left[*]}}/" in *" "{where}/*) ;; *) left+=({where}) ;; esac'
+        told = ":" if quiet else once
         lines.append(f"if [ -d {where} ] && ! rmdir {where} 2>/dev/null; then {told}; fi")
-    return "\n".join([*lines, '[ -z "$left" ] || { echo "not empty:$left"; exit 9; }'])
+    return "\n".join([*lines, _LEFT])
 
 
 def record(remains: Iterable[str]) -> str:

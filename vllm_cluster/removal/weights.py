@@ -35,6 +35,20 @@ def models_of(recorded: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(name for name in names if not name.startswith(".")))
 
 
+def no_pins(path: str, units: Iterable[str]) -> str:
+    """Beneath `path` nothing says any more that one of `units`, or a kept generation, uses a copy.
+
+    Generations note theirs in templates/usr/local/lib/vllm-cluster/generation.
+    """
+    where, names = shlex.quote(path), " ".join(f"-o -name {shlex.quote(u)}" for u in units)
+    return (
+        f"[ -d {where} ] || exit 0\n"
+        f"find -H {where} -mindepth 2 -maxdepth 2 -type f "
+        f"\\( -name 'generation-*' {names} \\) -delete\n"
+        f"find -H {where} -mindepth 1 -maxdepth 1 -type d -name '*@*' -empty -delete"
+    )
+
+
 def no_weights(path: str, before: str, models: Iterable[str]) -> str:
     """Ours at `path` goes, and `path` itself where it was not there before us and is empty.
 

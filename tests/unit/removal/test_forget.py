@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from tests.unit.doctor.here import description
 from vllm_cluster.commands import down
 from vllm_cluster.control import run_lock
 from vllm_cluster.plan.members import Members
@@ -30,8 +31,9 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     @contextmanager
     def holding(_what: str, roots: Mapping[str, Any]) -> Iterator[run_lock.Lock]:
         events.append(f"locked {' '.join(roots)}")
-        yield run_lock.Lock()
-        events.append("free")
+        held = run_lock.Lock()
+        yield held
+        events.append(" ".join(["free", *(f"of {name}" for name in sorted(held.gone))]))
 
     def write(_argv: list[str], _text: str, _limit_s: float) -> subprocess.CompletedProcess[str]:
         events.append("written")
@@ -65,11 +67,24 @@ def test_a_host_that_was_cleaned_is_forgotten_before_the_lock_is_free(done: list
     words = [str(LAB), "--yes", "--host", "node-c"]
     assert CliRunner().invoke(down.command, words).exit_code == 0
     assert done == [
-        "locked node-a node-b node-c", "cleaned node-c", "written", "written", "free",
+        "locked node-a node-b node-c", "cleaned node-c", "written", "written", "free of node-c",
     ]  # fmt: skip
 
 
 def test_a_host_of_the_description_is_cleaned_under_its_own_lock(done: list[str]) -> None:
     words = [str(LAB), "--yes", "--host", "node-b"]
     assert CliRunner().invoke(down.command, words).exit_code == 0
-    assert done == ["locked node-b", "cleaned node-b", "free"]
+    assert done == ["locked node-b", "cleaned node-b", "free of node-b"]
+
+
+def test_at_the_end_of_all_hosts_it_is_told_what_this_machine_keeps(
+    done: list[str], tmp_path: Path
+) -> None:
+    file = description(tmp_path)
+    (tmp_path / ".secrets" / "lab").mkdir(parents=True)
+    (tmp_path / "lab.lock.json").write_text("{}")
+    one = CliRunner().invoke(down.command, [str(file), "--yes", "--host", "node-b"])
+    assert "remain" not in one.stdout, "the cluster is still there"
+    whole = CliRunner().invoke(down.command, [str(file), "--yes"])
+    assert "Beside lab.yaml remain: .secrets/lab, lab.lock.json" in whole.stdout
+    assert done[-1] == "free of node-a of node-b of node-c"

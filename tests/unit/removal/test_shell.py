@@ -248,6 +248,38 @@ def test_a_file_system_in_our_place_is_not_emptied(state: State) -> None:
     assert state.names == ["compile-cache"]
 
 
+def test_directories_that_others_use_too_are_named_once_and_no_more_than_a_few(
+    tmp_path: Path,
+) -> None:
+    full = [f"d{n}/in" for n in range(6)]
+    made = [*full, "empty", "weights", *(f"d{n}" for n in range(6))]
+    for name in made:
+        (tmp_path / name).mkdir(parents=True, exist_ok=True)
+    for name in (*full, "weights"):
+        (tmp_path / name / "theirs").write_text("")
+    text = shell.no_directories([f"{tmp_path}/{name}" for name in made], [f"{tmp_path}/weights"])
+    for path in (paths.CONFIG, paths.SCRIPTS, "/run/"):
+        text = text.replace(path, f"{tmp_path}/none{path}")
+    done = subprocess.run(["bash", "-ec", text], capture_output=True, text=True, check=False)
+    assert done.returncode == 9, done.stderr
+    named = ", ".join(f"{tmp_path}/d{n}/in" for n in range(4))
+    assert done.stdout == f"not ours alone, and not empty: {named} and 2 more\n"
+    assert not (tmp_path / "empty").exists()
+    assert (tmp_path / "weights/theirs").exists()
+
+
+def test_nothing_of_ours_stays_in_run(tmp_path: Path) -> None:
+    ours = ["vllm-cluster/units/x", "vllm-cluster/rdma.env", "vllm-cluster-locked.pref"]
+    for name in ours:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    text = shell.no_directories([], []).replace("/run/", f"{tmp_path}/")
+    text = text.replace(paths.CONFIG, f"{tmp_path}/none").replace(paths.SCRIPTS, f"{tmp_path}/none")
+    subprocess.run(["bash", "-ec", text], check=True)
+    # The lock of this very run: it goes with it.
+    assert [path.name for path in tmp_path.rglob("*")] == ["vllm-cluster"]
+
+
 def test_every_path_that_we_have_in_our_state_is_removed() -> None:
     beneath = [value for value in vars(paths).values() if str(value).startswith(f"{paths.STATE}/")]
     assert paths.RPC in beneath

@@ -17,6 +17,7 @@ from vllm_cluster.removal.action import Removal
 from vllm_cluster.removal.decide import Options, decide
 from vllm_cluster.weights.agent.adopt import Adoption, adopt
 from vllm_cluster.weights.agent.layout import Layout
+from vllm_cluster.weights.agent.publish import pin, remove, unpin, users_of
 
 MODEL = "llama-3.3-70b-instruct"
 PLACES = (".store", ".staging", ".jobs", ".pins", MODEL)
@@ -186,3 +187,25 @@ def test_kept_weights_are_counted_without_what_is_not_ours(
     assert sizes[str(machine.root / ".store")] > 4096
     kept = machine.removes(keep_weights=True).kept
     assert [k.what for k in kept if "our part of" in k.what]
+
+
+def test_weights_that_stay_are_used_by_no_unit_or_generation_that_went(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.records(monkeypatch)
+    key = machine.places().name
+    layout = Layout(machine.root)
+    for unit in ("vllm.service", "generation-02e4c9d836bd", "theirs.service"):
+        pin(layout, key, unit)
+    with machine.journal.open("a") as journal:
+        journal.write(f"file\t{paths.UNITS}/vllm.service\tabsent\n")
+    for _ in range(2):
+        actions = machine.removes(keep_weights=True).actions
+        [notes] = [each for each in actions if each.what.startswith("notes of who uses")]
+        assert machine.bash(notes.shell, "-e").returncode == 0
+        assert users_of(layout, key) == ["theirs.service"]
+    unpin(layout, key, "theirs.service")
+    pin(layout, key, "vllm.service")
+    assert machine.bash(notes.shell, "-e").returncode == 0
+    assert list(layout.pins.iterdir()) == []
+    remove(layout, key)

@@ -141,7 +141,7 @@ class Losing:
     def __call__(self, command: str) -> list[str]:
         self.calls += 1
         if self.calls == 1:
-            return local(command.replace("read -r -t 60 _", "false"))
+            return local(command.replace("read -r -t 60 word", "false"))
         assert self.again.wait(20)
         return local(command)
 
@@ -184,3 +184,38 @@ def test_a_run_whose_lock_another_took_ends_with_what_it_started(
 def test_who_became_root_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUDO_USER", "carol")
     assert bearer("x").operator == "carol"
+
+
+def test_what_takes_a_cluster_away_leaves_no_lock_behind(tmp_path: Path) -> None:
+    with control.holding("down", {"node-a": local}) as held:
+        assert (tmp_path / "run/lock").exists()
+        held.gone.add("node-a")
+    assert not (tmp_path / "run").exists()
+    second = take(BOB)
+    assert isinstance(first(second), Held)
+    second.communicate("")
+
+
+def test_a_lock_file_that_is_gone_is_nobodys_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bob waits for Alice's, who takes hers away: Carol must not get one beside Bob."""
+    monkeypatch.setattr(lock, "_HOLDER", lock._HOLDER.replace("flock -w 0.2", "flock -w 10"))
+    with control.holding("down", {"node-a": local}) as held:
+        held.gone.add("node-a")
+        bob = take(BOB)
+        waits = f"/proc/{bob.pid}/fd/9"
+        await_true("Bob has opened it", lambda: Path(waits).exists(), 10)
+        old = Path(waits).stat().st_ino
+        await_true("Bob waits", lambda: _children(bob.pid) != [], 10)
+    assert isinstance(first(bob), Held)
+    assert Path(waits).stat().st_ino == (tmp_path / "run/lock").stat().st_ino
+    monkeypatch.setattr(lock, "_HOLDER", lock._HOLDER.replace("flock -w 10", "flock -w 0.2"))
+    carol = take(ALICE)
+    assert isinstance(first(carol), Busy), f"Alice's was {old}"
+    for process in (carol, bob):
+        process.communicate("")
+
+
+def _children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
