@@ -8,7 +8,7 @@ from vllm_cluster.facts.doctor.model import HostFacts, Unit
 
 # How long Docker and Ray may take, from their unit's start, until they answer and know each other.
 STARTING_S = 60
-# From the third restart on it is no longer a start that went wrong once.
+# From the third end since it last held it is no longer a start that went wrong once.
 LOOP_RESTARTS = 3
 # What `attempt` says while it waits between two starts of a unit.
 _PAUSING = re.compile(r"start (\d+) since \S+ last held; pausing ")
@@ -17,7 +17,7 @@ _CHANGING = {"activating", "deactivating", "active"}
 
 def starting(facts: HostFacts, unit: Unit) -> bool:
     """Whether the unit is in its first minute, and has not ended again and again."""
-    if unit.load != "loaded" or max(unit.restarts, pausing(unit) - 1) >= LOOP_RESTARTS:
+    if unit.load != "loaded" or max(unit.in_a_row, pausing(unit) - 1) >= LOOP_RESTARTS:
         return False
     if not unit.changed_s:  # not since the boot
         return 0 < facts.system.uptime_s < STARTING_S

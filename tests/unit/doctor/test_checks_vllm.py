@@ -84,7 +84,7 @@ def test_a_second_start_is_still_a_start_and_a_fourth_is_a_loop(
 ) -> None:
     facts = sound().facts["node-a"]
     unit = replace(
-        facts.units["vllm.service"], active="activating", sub="start-post", restarts=restarts
+        facts.units["vllm.service"], active="activating", sub="start-post", in_a_row=restarts
     )
     case = changed(sound(), "node-a", units={**facts.units, "vllm.service": unit})
     assert first(case).id == identity

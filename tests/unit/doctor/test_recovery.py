@@ -12,6 +12,7 @@ from tests.unit.doctor.cases import changed, first, ids, sound
 from vllm_cluster.doctor import reach
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.facts.doctor.model import Recovery, Unit
+from vllm_cluster.facts.doctor.read import parse
 from vllm_cluster.facts.doctor.read_services import recovery
 from vllm_cluster.facts.doctor.script import MARK, watchdog_of
 from vllm_cluster.facts.doctor.sections import Sections
@@ -36,9 +37,20 @@ def test_notes_of_units_are_read() -> None:
     assert found["ray-worker"].again == ((1700000000.0, "ValueError: a leak"),)
 
 
+@pytest.mark.parametrize(("noted", "in_a_row"), [("vllm starts 4", 3), ("", 0)])
+def test_a_unit_that_has_held_ends_for_the_first_time_however_often_it_did_before(
+    noted: str, in_a_row: int
+) -> None:
+    shown = f"{MARK} units\nId=vllm.service\nNRestarts=7\n\nId=docker.service\nNRestarts=2\n"
+    found = parse("node-a", f"{MARK} recovery\n{noted}\n{shown}{MARK} end\n").units
+    assert (found["vllm.service"].restarts, found["vllm.service"].in_a_row) == (7, in_a_row)
+    assert found["docker.service"].in_a_row == 2
+
+
 def test_what_a_unit_notes_is_told_in_its_words_alone(tmp_path: Path) -> None:
     (tmp_path / "vllm.gave-up").write_text("gave up after 10 starts\n")
     (tmp_path / "vllm.watchdog").write_text(f"{'0f' * 16} start: first\nwatchdog: second\n")
+    (tmp_path / "vllm.starts").write_text("4\n")
     (tmp_path / "vllm.history").write_text("1700000000 ValueError: a leak\n")
     shell = f"begin() {{ :; }}; units_state={tmp_path}; . {GATHER / '60-services.sh'}; recovery"
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
@@ -47,6 +59,7 @@ def test_what_a_unit_notes_is_told_in_its_words_alone(tmp_path: Path) -> None:
         "vllm watchdog start: first",
         "vllm watchdog watchdog: second",
         "vllm history 1700000000 ValueError: a leak",
+        "vllm starts 4",
     ]
 
 

@@ -75,7 +75,7 @@ def test_in_the_first_minute_the_fix_is_to_wait(what: str) -> None:
 
 @pytest.mark.parametrize("what", MADE)
 def test_after_it_or_in_a_loop_there_is_a_restart_to_do(what: str) -> None:
-    for case in (MADE[what](STARTING_S + 1), MADE[what](6, restarts=LOOP_RESTARTS)):
+    for case in (MADE[what](STARTING_S + 1), MADE[what](6, in_a_row=LOOP_RESTARTS)):
         if what == "a worker that a new head does not know yet":
             assert first(case).host == "node-b"
         found = next(f for f in findings(case) if f.id == DOWN[what])
@@ -122,7 +122,7 @@ def test_a_pause_before_the_fourth_start_in_a_row_is_a_loop(start: int, identity
 
 def test_a_worker_in_a_loop_waits_for_a_head_that_has_just_started() -> None:
     case = since(no_dashboard(sound()), HEAD, 6)
-    case = since(case, WORKER, 6, **ACTIVATING, restarts=LOOP_RESTARTS)
+    case = since(case, WORKER, 6, **ACTIVATING, in_a_row=LOOP_RESTARTS)
     rows = ordered(findings(case))
     assert [(f.id, f.host, why.host if why else "") for f, why in rows] == [
         ("ray.starting", "node-a", ""), ("ray.worker-down", "node-b", "node-a"),

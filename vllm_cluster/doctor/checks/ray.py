@@ -42,8 +42,8 @@ def state_words(facts: HostFacts, unit: Unit) -> str:
     """A unit's state for people."""
     if unit.active == "failed" and facts.recovered(unit.name).gave_up:
         return f"{GAVE_UP} after {unit.restarts} restarts"
-    if unit.active == "activating" and unit.restarts >= LOOP_RESTARTS:
-        return f"it ends again and again ({unit.restarts} restarts, exit {unit.exit_status})"
+    if unit.active == "activating" and unit.in_a_row >= LOOP_RESTARTS:
+        return f"it ends again and again ({unit.in_a_row} times, exit {unit.exit_status})"
     if unit.active == "activating" and unit.restarts:
         return f"it ended and starts again (exit {unit.exit_status})"
     if unit.active == "activating":

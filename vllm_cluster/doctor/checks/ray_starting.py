@@ -30,7 +30,7 @@ def coming(case: Case, host: HostPlan) -> str:
         return since(facts, unit)
     if young and (lacks := _lacks(case, host)):
         return f"{since(facts, unit)}; {lacks}"
-    return _lost(case, host) if unit.running and unit.restarts < LOOP_RESTARTS else ""
+    return _lost(case, host) if unit.running and unit.in_a_row < LOOP_RESTARTS else ""
 
 
 def _lacks(case: Case, host: HostPlan) -> str:

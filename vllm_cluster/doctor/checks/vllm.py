@@ -28,7 +28,7 @@ def unit(case: Case) -> Iterator[Finding]:
         return
     name = case.plan.head
     # Once or twice is a start that went wrong; a restart now would only begin the loading anew.
-    if found.active == "activating" and found.restarts < LOOP_RESTARTS:
+    if found.active == "activating" and found.in_a_row < LOOP_RESTARTS:
         yield _starting(case, head, found)
         return
     if found.active != "activating" and starting(head, found):

@@ -58,7 +58,8 @@ class Unit:
     """A unit of systemd. Times are seconds since the epoch, 0 where never.
 
     `log`: the last lines of its journal. `ends`: systemd's lines of its last starts and ends in
-    this boot, and before the last end the unit's own.
+    this boot, and before the last end the unit's own. `restarts`: since a person or a deploy
+    started it last; `in_a_row`: how often it ended since it last held.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Unit:
     result: str = ""
     exit_status: int = 0
     restarts: int = 0
+    in_a_row: int = 0
     active_since_s: float = 0.0
     started_s: float = 0.0
     changed_s: float = 0.0
@@ -309,13 +311,15 @@ class Recovery:
     """What a unit notes of itself: why it gave up, and why the watchdog ended it, the last last.
 
     `watched_s`: the host's uptime when the watchdog last heard from inside; 0 where it never did.
-    `again`: when it was started again though nobody asked for it, and why.
+    `again`: when it was started again though nobody asked for it, and why. `starts`: since it last
+    held.
     """
 
     gave_up: str = ""
     watchdog: tuple[str, ...] = ()
     watched_s: float = 0.0
     again: tuple[tuple[float, str], ...] = ()
+    starts: int = 0
 
     def often(self, clock_s: float) -> tuple[str, ...]:
         """Why it was started again in the last 24 hours, where that is more than now and then."""

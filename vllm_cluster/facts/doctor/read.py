@@ -22,6 +22,7 @@ def parse(name: str, output: str, *, arrived_s: float | None = None) -> HostFact
     if sections.named("not-root"):
         return HostFacts(name, root=False, clock_s=clock_s, clock_offset_s=offset)
     docker = read_docker.docker(sections)
+    noted = read_services.recovery(sections)
     return HostFacts(
         name=name,
         complete=bool(sections.named("end")),
@@ -32,8 +33,8 @@ def parse(name: str, output: str, *, arrived_s: float | None = None) -> HostFact
         disks=read_host.disks(sections),
         mounts=read_host.mounts(sections),
         hung=read_host.hung(sections),
-        units=read_host.units(sections),
-        recovery=read_services.recovery(sections),
+        units=read_host.units(sections, {name: each.starts for name, each in noted.items()}),
+        recovery=noted,
         kernel_log=sections.one("kernel").lines,
         links=read_network.links(sections),
         addresses=read_network.addresses(sections),

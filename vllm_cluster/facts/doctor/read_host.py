@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
+from dataclasses import replace
 
 from vllm_cluster.facts.doctor.model import Disk, File, Model, Mount, System, Unit, Verified
 from vllm_cluster.facts.doctor.sections import Section, Sections
-from vllm_cluster.plan import paths
+from vllm_cluster.plan import containers, paths
 from vllm_cluster.plan.generations import Kept
 from vllm_cluster.plan.generations import read as read_generations
 from vllm_cluster.plan.run_lock import Busy, busy
@@ -98,8 +100,12 @@ def _unescaped(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
-def units(sections: Sections) -> dict[str, Unit]:
-    """Each unit, with the last lines of its journal where the script brought them."""
+def units(sections: Sections, starts: Mapping[str, int]) -> dict[str, Unit]:
+    """Each unit, with the last lines of its journal where the script brought them.
+
+    `starts`: of units of ours, without the suffix, since they last held; where none is noted a unit
+    has held. systemd's own count of other units only a person or a deploy takes back.
+    """
     logs = {section.argument: section.lines for section in sections.named("journal")}
     ends = {section.argument: section.lines for section in sections.named("ends")}
     found = {}
@@ -107,7 +113,11 @@ def units(sections: Sections) -> dict[str, Unit]:
         said = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
         name = said.get("Id", "")
         if name:
-            found[name] = _unit(name, said, logs.get(name, ()), ends.get(name, ()))
+            unit = _unit(name, said, logs.get(name, ()), ends.get(name, ()))
+            short = name.removesuffix(".service")
+            ours = short in containers.EVERY
+            row = max(0, starts.get(short, 0) - 1) if ours else unit.restarts
+            found[name] = replace(unit, in_a_row=row)
     return found
 
 

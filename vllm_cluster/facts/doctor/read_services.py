@@ -73,6 +73,7 @@ def recovery(sections: Sections) -> dict[str, Recovery]:
     watchdog: dict[str, list[str]] = {}
     watched: dict[str, float] = {}
     again: dict[str, list[tuple[float, str]]] = {}
+    starts: dict[str, int] = {}
     for unit, rest in sections.pairs("recovery"):
         kind, _, words = rest.partition(" ")
         if kind == "gave-up":
@@ -81,6 +82,8 @@ def recovery(sections: Sections) -> dict[str, Recovery]:
             watchdog.setdefault(unit, []).append(words)
         elif kind == "watched" and (at := words.partition(" ")[0]).isdigit():
             watched[unit] = float(at)
+        elif kind == "starts" and words.isdecimal():
+            starts[unit] = int(words)
         elif kind == "history":
             when, _, why = words.partition(" ")
             if when.isdecimal():
@@ -91,8 +94,9 @@ def recovery(sections: Sections) -> dict[str, Recovery]:
             tuple(watchdog.get(unit, ())),
             watched.get(unit, 0.0),
             tuple(again.get(unit, ())),
+            starts.get(unit, 0),
         )
-        for unit in {*gave_up, *watchdog, *watched, *again}
+        for unit in {*gave_up, *watchdog, *watched, *again, *starts}
     }
 
 

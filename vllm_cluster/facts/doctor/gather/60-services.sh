@@ -51,7 +51,7 @@ api_completion() {
 
 # What units note of themselves: UNIT KIND TEXT, a line each. Before the watchdog's words stands the
 # start that they are of, before those of the history their time. What is watched: at which uptime
-# last.
+# last. Starts since it last held: a number.
 recovery() {
   local file name line
   begin recovery
@@ -60,8 +60,10 @@ recovery() {
     name=${file##*/}
     sed "s/^[0-9a-f]\{32\} //; s/^/${name%.*} ${name##*.} /" "$file" | tail -n 50
   done
-  for file in "$units_state"/*.watched; do
+  for file in "$units_state"/*.{watched,starts}; do
     name=${file##*/}
-    if [ -f "$file" ] && read -r line <"$file"; then printf '%s watched %s\n' "${name%.*}" "$line"; fi
+    if [ -f "$file" ] && read -r line <"$file"; then
+      printf '%s %s %s\n' "${name%.*}" "${name##*.}" "$line"
+    fi
   done
 }
