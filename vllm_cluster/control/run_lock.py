@@ -6,10 +6,12 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from vllm_cluster.control.bearer import RUN_VARIABLE, bearer
 from vllm_cluster.plan.run_lock import (
@@ -24,6 +26,10 @@ from vllm_cluster.plan.run_lock import (
     refusal,
 )
 
+_SSH_FAILED = 255
+# For a beat that is just taking its lock again when the block has ended.
+_JOIN_S = 5
+
 
 class LockedError(Exception):
     """Another run is under way; the text says whose."""
@@ -36,27 +42,16 @@ class LostError(LockedError):
 @dataclass
 class Lock:
     """The lock as it is held. `lost`: hosts on which it is not held, until it was taken again;
-    `taken`: by whom it is held on such a host now; `gone`: hosts on which nothing of it stays."""
+    `gone`: hosts on which nothing of it stays."""
 
     lost: set[str] = field(default_factory=set)
-    taken: dict[str, Busy] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
 
     def check(self) -> None:
-        """Raise LockedError where the lock was lost: call it before what cannot be undone."""
-        if self.taken:
-            raise self.ended()
+        """Raise LostError where the lock was lost: call it before what cannot be undone."""
         if self.lost:
             names = ", ".join(sorted(self.lost))
             raise LostError(f"the lock on {names} was lost; run again")
-
-    def ended(self) -> LostError:
-        """Why the run that held it ended in its middle."""
-        told = "; ".join(busy.text(name) for name, busy in self.taken.items())
-        return LostError(
-            f"the lock of this run was lost: this machine, or its network, was silent for more "
-            f"than {EXPIRY_S} s, and {told}. This one ended; run again when that one has"
-        )
 
 
 @contextlib.contextmanager
@@ -65,49 +60,54 @@ def holding(what: str, roots: Mapping[str, Callable[[str], list[str]]]) -> Itera
 
     `roots` gives, by host in the description's order, a function from a shell command to the
     argument list that runs it there as root (`ssh … HOST COMMAND`). A host that cannot be reached
-    has no lock to take and is left out. Raises LockedError: with nothing changed, or out of the
-    block's middle where a lock was lost and another run has it.
+    has no lock to take and is left out. Raises LockedError, with nothing changed. Where the lock is
+    lost in the block's middle and another run has it, this process ends with 1.
     """
     me = bearer(what)
-    held: dict[str, subprocess.Popen[str]] = {}
-    lock, ended = Lock(), threading.Event()
+    run = _Run(me, roots)
+    held, lock = run.held, run.lock
+    beats: list[threading.Thread] = []
     before = os.environ.get(RUN_VARIABLE)
     try:
         # The first host's lock decides between two runs that begin together.
         names = list(roots)
         for batch in (names[:1], names[1:]):
             with ThreadPoolExecutor() as pool:
-                found = list(pool.map(lambda name: _take(roots[name], me), batch))
-            held |= {n: each for n, each in zip(batch, found, strict=True)
-                     if isinstance(each, subprocess.Popen)}  # fmt: skip
-            busy = {n: each for n, each in zip(batch, found, strict=True) if isinstance(each, Busy)}
-            if busy:
-                raise LockedError(refusal(busy))
+                found = dict(zip(batch, pool.map(run.take, batch), strict=True))
+            held |= {n: each for n, each in found.items() if isinstance(each, subprocess.Popen)}
+            busy = {n: each for n, each in found.items() if isinstance(each, Busy)}
+            words = [f"{n}: {each}" for n, each in found.items() if isinstance(each, str)]
+            if busy or words:
+                failed = f"the lock cannot be taken: {'; '.join(words)}; nothing was changed"
+                raise LockedError(refusal(busy) if busy else failed)
         os.environ[RUN_VARIABLE] = me.run
-        for name in held:
-            beat = _Beat(name, roots[name], me, held, lock, ended)
-            threading.Thread(target=beat.run, daemon=True).start()
+        beats = [threading.Thread(target=run.beat, args=(name,), daemon=True) for name in held]
+        for beat in beats:
+            beat.start()
         yield lock
-    except KeyboardInterrupt:
-        if lock.taken:
-            raise lock.ended() from None
-        raise
     finally:
-        ended.set()
+        run.end()
+        for beat in beats:
+            beat.join(_JOIN_S)
         if before is None:
             os.environ.pop(RUN_VARIABLE, None)
         else:
             os.environ[RUN_VARIABLE] = before
         for name, process in held.items():
-            _end(process, f"{GONE}\n" if name in lock.gone else "")
+            run.release(name, process)
 
 
-def _take(root: Callable[[str], list[str]], me: Bearer) -> subprocess.Popen[str] | Busy | None:
+def _take(
+    root: Callable[[str], list[str]], me: Bearer
+) -> subprocess.Popen[str] | Busy | str | None:
+    """What holds it, who holds it, why a host that answers cannot give it, or None: ours already,
+    or the host does not answer."""
     process = subprocess.Popen(
         root(holder(me)), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL, text=True,
+        stderr=subprocess.PIPE, text=True, errors="replace",
     )  # fmt: skip
     assert process.stdout is not None  # noqa: S101
+    assert process.stderr is not None  # noqa: S101
     for line in process.stdout:
         said = answer(line)
         if isinstance(said, Held):
@@ -116,43 +116,84 @@ def _take(root: Callable[[str], list[str]], me: Bearer) -> subprocess.Popen[str]
             _end(process)
             ours = said.bearer is not None and said.bearer.run == me.run
             return None if ours else said
+    words = process.stderr.read().strip()
     _end(process)
-    return None
+    if process.returncode == _SSH_FAILED:
+        return None
+    return words or f"exit {process.returncode}"
 
 
 @dataclass
-class _Beat:
-    """What feeds the holder on one host. A lock that was lost is taken again when its host answers;
-    where another run has it meanwhile, this one ends as if by Ctrl-C, and so does what it started.
-    """
+class _Run:
+    """The lock of a run on its hosts, each fed by a thread of its own. A lock that was lost is
+    taken again when its host answers; where another run has it meanwhile, this one ends."""
 
-    name: str
-    root: Callable[[str], list[str]]
     me: Bearer
-    held: dict[str, subprocess.Popen[str]]
-    lock: Lock
-    ended: threading.Event
+    roots: Mapping[str, Callable[[str], list[str]]]
+    held: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
+    lock: Lock = field(default_factory=Lock)
+    ended: threading.Event = field(default_factory=threading.Event)
+    mutex: threading.Lock = field(default_factory=threading.Lock)
 
-    def run(self) -> None:
+    def take(self, name: str) -> subprocess.Popen[str] | Busy | str | None:
+        return _take(self.roots[name], self.me)
+
+    def end(self) -> None:
+        """No lock is taken again from here on."""
+        with self.mutex:
+            self.ended.set()
+
+    def release(self, name: str, process: subprocess.Popen[str]) -> None:
+        """End a holder, whose file goes where nothing of ours shall stay."""
+        _end(process, f"{GONE}\n" if name in self.lock.gone else "")
+
+    def beat(self, name: str) -> None:
+        """Feed the holder on a host until the run ends."""
         while not self.ended.wait(BEAT_S):
-            well = self.name not in self.lock.lost and _fed(self.held[self.name])
+            well = name not in self.lock.lost and _fed(self.held[name])
             # A holder that was ended meanwhile is not lost.
             if not well and not self.ended.is_set():
-                self.lock.lost.add(self.name)
-                self._again()
-            if self.lock.taken:
-                return
+                self.lock.lost.add(name)
+                self._again(name)
 
-    def _again(self) -> None:
-        found = _take(self.root, self.me)
-        if isinstance(found, Busy):
-            self.lock.taken[self.name] = found
+    def _again(self, name: str) -> None:
+        try:
+            found = self.take(name)
+        except OSError:
+            return
+        with self.mutex:
+            if isinstance(found, Busy) and not self.ended.is_set():
+                self._end_all(found.text(name))
+            if not isinstance(found, subprocess.Popen):
+                return
+            spare = found
             if not self.ended.is_set():
-                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-        elif found is not None:
-            _end(self.held[self.name])
-            self.held[self.name] = found
-            self.lock.lost.discard(self.name)
+                spare, self.held[name] = self.held[name], found
+                self.lock.lost.discard(name)
+        self.release(name, spare)
+
+    def _end_all(self, who: str) -> NoReturn:
+        """End this process and what it started: a pool of threads would wait for its commands, and
+        SIGINT may be ignored."""
+        sys.stderr.write(
+            f"the lock of this run was lost: this machine, or its network, was silent for more "
+            f"than {EXPIRY_S} s, and {who}. This one ends here; run again when that one has ended\n"
+        )
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for child in _children() - {process.pid for process in self.held.values()}:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGTERM)
+        os._exit(1)
+
+
+def _children() -> set[int]:
+    """The processes that this one started, as ps(1) of any system knows them."""
+    listed = subprocess.run(
+        ["ps", "-A", "-o", "ppid=,pid="], capture_output=True, text=True, check=False
+    )  # fmt: skip
+    pairs = [line.split() for line in listed.stdout.splitlines()]
+    return {int(pid) for parent, pid in pairs if int(parent) == os.getpid()}
 
 
 def _fed(process: subprocess.Popen[str]) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 
 LOCK = "/run/vllm-cluster/lock"
@@ -82,7 +82,8 @@ class Busy:
     def text(self, host: str = "") -> str:
         """One sentence for the person who comes second, who may ask where it is held."""
         if self.bearer is None:
-            return f"another run{' on ' * bool(host)}{host} is just beginning"
+            where = f"{' on ' * bool(host)}{host}"
+            return f"another run{where} {'is under way' if self.since_s else 'is just beginning'}"
         began = datetime.fromtimestamp(self.since_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         who = f"{self.bearer.operator} on {self.bearer.machine}"
         ago = f"{span(self.age_s)} ago{'; on ' * bool(host)}{host}"
@@ -107,11 +108,19 @@ def answer(line: str) -> Held | Busy | None:
 
 
 def busy(text: str, now_s: int) -> Busy:
-    """What the lock's file says of the one that holds it, at `now_s` by the host's clock."""
+    """What the lock's file says of the one that holds it, at `now_s` by the host's clock.
+
+    Another version of this tool may say more than this one knows; a line that was cut says less.
+    """
     since, _, who = text.strip().partition(" ")
-    if not since:
+    if not since.isdecimal():
         return Busy(None, 0, 0)
-    return Busy(Bearer(**json.loads(who)), int(since), max(0, now_s - int(since)))
+    try:
+        said = json.loads(who)
+        bearer = Bearer(**{each.name: str(said[each.name]) for each in fields(Bearer)})
+    except (ValueError, TypeError, KeyError):
+        bearer = None
+    return Busy(bearer, int(since), max(0, now_s - int(since)))
 
 
 def refusal(found: dict[str, Busy]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.lab.harness import await_true
 from vllm_cluster.control import run_lock as control
 from vllm_cluster.control.bearer import bearer
 from vllm_cluster.plan import run_lock as lock
-from vllm_cluster.plan.run_lock import Bearer, Busy, Held, answer, holder, span
+from vllm_cluster.plan.run_lock import Bearer, Busy, Held, answer, busy, holder, span
 
 ALICE = Bearer("1", "alice", "laptop-7", "cluster.py")
 BOB = Bearer("2", "bob", "desk-2", "restart.py")
@@ -161,24 +162,95 @@ def test_a_lost_lock_is_told_and_taken_again(monkeypatch: pytest.MonkeyPatch) ->
         second.communicate("")
 
 
-def test_a_run_whose_lock_another_took_ends_with_what_it_started(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+# Its first holder lets go at once; the lock is tried again when this program is told to.
+AT_WORK = """
+import subprocess, sys, time
+from concurrent.futures import ThreadPoolExecutor
+from vllm_cluster.control import run_lock as control
+from vllm_cluster.plan import run_lock as lock
+
+lock._HOLDER, control.BEAT_S = sys.argv[1], 0.1
+tries = iter([lock._HOLDER])
+
+def host(command):
+    if next(tries, None):
+        return ["bash", "-c", command.replace("read -r -t 60 word", "false")]
+    sys.stdin.readline()
+    return ["bash", "-c", command]
+
+def work(_):
+    child = subprocess.Popen(["sleep", "300"])
+    print(child.pid, flush=True)
+    child.wait()
+
+with control.holding("weights place", {"node-a": host}) as held:
+    while not held.lost:
+        time.sleep(0.01)
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(work, range(2)))
+print("it went on")
+"""
+
+
+def test_a_run_whose_lock_another_took_ends_with_what_it_started() -> None:
+    run = subprocess.Popen(
+        [sys.executable, "-c", AT_WORK, lock._HOLDER], text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert run.stdout is not None
+    children = [int(run.stdout.readline()) for _ in range(2)]
+    second = take(BOB)
+    assert isinstance(first(second), Held)
+    out, err = run.communicate("now\n", timeout=60)
+    assert run.returncode == 1
+    assert out == ""
+    assert "bob on desk-2 runs restart.py" in err
+    assert "This one ends here" in err
+    await_true("its children end", lambda: not any(map(alive, children)), 10)
+    second.communicate("")
+
+
+def alive(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_a_lock_that_was_taken_again_ends_with_its_block(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control, "BEAT_S", 0.1)
     host = Losing()
-    bobs: list[subprocess.Popen[str]] = []
+    with control.holding("down", {"node-a": host}) as held:
+        await_true("the loss is noticed", lambda: held.lost == {"node-a"}, 10)
+        await_true("it is tried again", lambda: host.calls == 2, 10)
+        threading.Timer(0.2, host.again.set).start()
+    with control.holding("down", {"node-a": local}):
+        pass
 
-    def rebuild() -> None:
-        with control.holding("rebuild", {"node-a": host}) as held:
-            await_true("the loss is noticed", lambda: held.lost == {"node-a"}, 10)
-            bobs.append(take(BOB))
-            assert isinstance(first(bobs[0]), Held)
-            host.again.set()
-            subprocess.run(["sleep", "60"], check=True)
 
-    with pytest.raises(control.LockedError, match=r"bob on .* runs .*This one ended"):
-        rebuild()
-    bobs[0].communicate("")
+def test_a_host_that_answers_and_cannot_lock_is_refused() -> None:
+    def full(_: str) -> list[str]:
+        return ["bash", "-c", "echo 'mkdir: No space left on device' >&2; exit 1"]
+
+    with (
+        pytest.raises(control.LockedError, match=r"node-a: mkdir: No space left.*nothing was"),
+        control.holding("down", {"node-a": full, "node-b": local}),
+    ):
+        pytest.fail("the block must not run")
+
+
+@pytest.mark.parametrize(
+    ("text", "who", "words"),
+    [
+        ('1700 {"run": "1", "operator": "a", "machine": "m", "what": "w", "more": 1}', "a", "a on"),
+        ('1700 {"run": "1", "op', None, "another run on node-a is under way"),
+        ("", None, "another run on node-a is just beginning"),
+    ],
+)
+def test_a_line_of_another_version_and_one_that_was_cut(
+    text: str, who: str | None, words: str
+) -> None:
+    said = busy(text, 1760)
+    assert (said.bearer and said.bearer.operator) == who
+    assert said.text("node-a").startswith(words)
 
 
 def test_who_became_root_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,10 +43,7 @@ def run(sections: Sections, clock_s: float) -> Busy | None:
     for section in sections.named("run"):
         word, _, text = "".join(section.lines).partition(" ")
         if word == "held":
-            try:
-                return busy(text, round(clock_s))
-            except (ValueError, TypeError):
-                return Busy(None, 0, 0)
+            return busy(text, round(clock_s))
     return None
 
 
