@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-from vllm_cluster.doctor.first_cause import causes, message, named
+from vllm_cluster.doctor.first_cause import LogCause, causes, message, named
 from vllm_cluster.facts.doctor.model import Recovery, Unit
 from vllm_cluster.plan.signs import NOISE, WAITED
 
@@ -30,6 +30,8 @@ _RECENT_S = 300
 _LOGGER = re.compile(r"^[\d-]+ [\d:,]+\s+[A-Z]+ \S+:\d+ -- +|[A-Z]+ \d\d-\d\d [\d:]+ \[\S+:\d+\] ")
 # docker's own failures, and those of the unit's other commands: their last words are the reason.
 _LAST_WORDS = re.compile(r"status=12[567]/|Control process exited")
+# A signal: from outside, or of docker's container.
+_KILLED = re.compile(r"Main process exited, code=(?:killed|dumped|exited, status=1(?:29|[3-5]\d)/)")
 _ADVICE = re.compile(r"^(?:See|Run) 'docker run --help'")
 # `attempt` notes a restart at the next start, by a clock of whole seconds.
 _NOTED_S = 5
@@ -66,6 +68,13 @@ class _Life:
                     return time_s, BY_ITSELF if how == "Deactivated" else how
         return None
 
+    def errors_tell(self, unit: Unit) -> bool:
+        """Whether an error that no sign knows may be why. Where vLLM served, of which active says
+        that it completed something, it may be a client's; a signal comes from elsewhere."""
+        said = [words for _, words in self.said]
+        served = unit.name == "vllm.service" and any(w.startswith("Started ") for w in said)
+        return not served and not any(_KILLED.search(words) for words in said)
+
     def stopped(self, unit: Unit) -> bool:
         """Whether somebody asked for the end. systemd logs no "Stopping" of what has not started
         yet; the unit's own script does, and what ends by itself is started again."""
@@ -93,7 +102,7 @@ def last_end(unit: Unit, noted: Recovery | None = None) -> Ending | None:
         return Ending(time_s, how, _MORE.sub("", ours[-1]))
     if stopped:
         return Ending(time_s, ON_REQUEST)
-    why = _noted(life, noted or Recovery()) or _cause(life, time_s)
+    why = _noted(life, noted or Recovery()) or _cause(life, unit)
     return Ending(time_s, how, _LOGGER.sub("", why))
 
 
@@ -115,20 +124,28 @@ def _noted(life: _Life, noted: Recovery) -> str:
     `attempt` without one notes the last line of the log."""
     for when_s, why in noted.again:
         if -1 <= when_s - life.until_s <= _NOTED_S:
-            known = [cause for cause in named([(when_s, why)]) if cause.sign.meaning != "an error"]
+            known = _known(named([(when_s, why)]))
             return why if known or why.startswith(("watchdog: ", "start: ")) else ""
     return ""
 
 
-def _cause(life: _Life, time_s: float) -> str:
+def _cause(life: _Life, unit: Unit) -> str:
     """The deepest sign of its last minutes; nothing rather than a line that says something else."""
-    recent = [line for line in life.log if message(line)[0] >= time_s - _RECENT_S]
+    assert life.end is not None  # noqa: S101
+    recent = [line for line in life.log if message(line)[0] >= life.end[0] - _RECENT_S]
     telling = [line for line in recent if not _silent(message(line)[1])]
-    if found := causes(telling):
+    found = causes(telling)
+    if not life.errors_tell(unit):
+        found = _known(found)
+    if found:
         return found[0].words[:300]
     if telling and any(_LAST_WORDS.search(words) for _, words in life.said):
         return message(telling[-1])[1].strip()[:300]
     return ""
+
+
+def _known(found: list[LogCause]) -> list[LogCause]:
+    return [cause for cause in found if cause.sign.meaning != "an error"]
 
 
 def _silent(words: str) -> bool:

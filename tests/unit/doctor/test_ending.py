@@ -182,8 +182,35 @@ def test_what_the_unit_noted_of_a_restart_counts_for_the_end_before_it(
     assert why(*KILLED, ACCESS, noted=Recovery(again=((when_s, said),))) == reason
 
 
+BAD = "19.0 node-a docker[7]: ValueError: bad request of a client"
+SERVED = f"15.0 {S}Started vllm.service - vLLM server of lab: tiny."
+FAILED = tuple(line.replace("137/n/a", "1/FAILURE") for line in KILLED)
+
+
+def test_an_error_is_the_reason_of_a_start_that_failed_and_not_of_what_served_or_was_killed() -> (
+    None
+):
+    assert why(*FAILED, BAD) == "ValueError: bad request of a client"
+    assert why(*KILLED, BAD) == ""
+    assert why(*(FAILED[0], SERVED, *FAILED[1:]), BAD) == ""
+    out_of_memory = "19.5 node-a docker[7]: torch.OutOfMemoryError: x"
+    assert why(*KILLED, BAD, out_of_memory) == "torch.OutOfMemoryError: x"
+
+
+def test_an_error_is_the_reason_where_the_end_took_the_wait_for_a_completion_with_it() -> None:
+    wait = f"20.05 {S}vllm.service: Control process exited, code=killed, status=15/TERM"
+    assert why(*FAILED[:2], wait, *FAILED[2:], BAD) == "ValueError: bad request of a client"
+
+
+def test_active_says_of_rays_units_only_that_the_container_ran() -> None:
+    lines = (FAILED[0], SERVED, *FAILED[1:], BAD)
+    head = last_end(Unit("ray-head.service", ends=lines))
+    assert head is not None
+    assert head.why == "ValueError: bad request of a client"
+
+
 def test_an_error_of_hours_before_is_no_reason() -> None:
-    lines = [line.replace("20.", "9020.", 1) for line in KILLED]
+    lines = [line.replace("20.", "9020.", 1) for line in FAILED]
     assert why(*lines, "19.0 node-a docker[7]: ValueError: a request that was bad") == ""
 
 
@@ -261,21 +288,10 @@ esac
 """
 
 
-def test_the_script_brings_the_words_before_hundreds_of_lines_of_rays_own_logs(
-    tmp_path: Path,
-) -> None:
-    ray = "19.9 node-a docker[3]: 2026-11-30 15:04:32,011\tERR scripts.py"
-    told = "[2026-11-30 15:04:31,000 E 77 77] (raylet) main.cc:9: 13 Workers killed due to memory"
+def brought(tmp_path: Path, *lines: str) -> list[str]:
+    """What the doctor's script brings of the ends of a unit with such a journal."""
     journal = tmp_path / "lines"
-    journal.write_text("\n".join([
-        KILLED[0], "19.8 node-a vllm-cluster[81]: watchdog: no token; the container is ended",
-        f"{ray}:87 --   raylet [exit code=-9]",
-        f"{ray}:115 -- ----- BEGIN raylet.out tail (exit code(s)=-9 (signal 9)) -----",
-        f"19.9 node-a docker[3]: {told}", *["19.9 node-a docker[3]: - objects unsealed: 0"] * 200,
-        f"{ray}:128 -- ----- END raylet.out tail (exit code(s)=-9 (signal 9)) -----",
-        "19.9 node-a docker[3]: 2026-11-30 15:04:32,000\tINFO node.py:9 -- news", *[ACCESS] * 99,
-        KILLED[1],
-    ]))  # fmt: skip
+    journal.write_text("\n".join(lines))
     (tmp_path / "journalctl").write_text(JOURNAL)
     (tmp_path / "journalctl").chmod(0o755)
     parts = resources("vllm_cluster.facts.doctor") / "gather"
@@ -288,12 +304,44 @@ def test_the_script_brings_the_words_before_hundreds_of_lines_of_rays_own_logs(
     done = subprocess.run(
         ["bash", "-c", shell], env=environment, capture_output=True, text=True, check=True
     )
-    lines = Sections(done.stdout).one("ends").lines
+    return list(Sections(done.stdout).one("ends").lines)
+
+
+RAY = "19.9 node-a docker[3]: 2026-11-30 15:04:32,011\tERR scripts.py"
+BEGIN_TAIL = f"{RAY}:115 -- ----- BEGIN raylet.out tail (exit code(s)=-9 (signal 9)) -----"
+
+
+def test_the_script_brings_the_words_before_hundreds_of_lines_of_rays_own_logs(
+    tmp_path: Path,
+) -> None:
+    told = "[2026-11-30 15:04:31,000 E 77 77] (raylet) main.cc:9: 13 Workers killed due to memory"
+    lines = brought(
+        tmp_path,
+        KILLED[0], "19.8 node-a vllm-cluster[81]: watchdog: no token; the container is ended",
+        f"{RAY}:87 --   raylet [exit code=-9]", BEGIN_TAIL,
+        f"19.9 node-a docker[3]: {told}", *["19.9 node-a docker[3]: - objects unsealed: 0"] * 200,
+        f"{RAY}:128 -- ----- END raylet.out tail (exit code(s)=-9 (signal 9)) -----",
+        "19.9 node-a docker[3]: 2026-11-30 15:04:32,000\tINFO node.py:9 -- news", *[ACCESS] * 99,
+        KILLED[1],
+    )  # fmt: skip
     words = [message(line)[1] for line in lines if " systemd[" not in line]
     assert "watchdog: no token; the container is ended" in words
     assert any("raylet [exit code=-9]" in line for line in words)
     assert told in words
     assert not any("unsealed" in line or "INFO" in line for line in words)
+
+
+def test_a_log_that_ray_could_not_show_whole_hides_no_line_of_the_next_life(tmp_path: Path) -> None:
+    unsealed = "19.9 node-a docker[3]: - objects unsealed: 0"
+    later = "29.0 node-a docker[9]: ValueError: the next life"
+    ended_again = KILLED[1].replace("20.0", "30.0", 1)
+    lines = brought(tmp_path, KILLED[0], BEGIN_TAIL, unsealed, *KILLED[1:], later, ended_again)
+    assert later in lines
+    assert unsealed not in lines
+
+
+def test_the_script_brings_that_a_unit_became_active(tmp_path: Path) -> None:
+    assert SERVED in brought(tmp_path, KILLED[0], SERVED, *KILLED[1:])
 
 
 @pytest.mark.parametrize(
@@ -302,7 +350,7 @@ def test_the_script_brings_the_words_before_hundreds_of_lines_of_rays_own_logs(
         (KILLED, "status=137/n/a: Ray's head ended"),
         ((KILLED[0], f"15.0 {S}Stopping vllm.service - vLLM...", *KILLED[1:]),
          "stopped: Ray's head ended"),
-        ((*KILLED, "19.0 node-a docker[7]: ValueError: x"), "status=137/n/a: ValueError: x"),
+        ((*KILLED, "19.0 node-a docker[7]: OutOfMemoryError"), "status=137/n/a: OutOfMemoryError"),
     ],
 )  # fmt: skip
 def test_the_end_of_rays_head_is_why_vllm_ended_with_it(ends: tuple[str, ...], said: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,15 @@ STAND_INS = {
 }
 
 
+def _stamped(process: str, log: tuple[str, ...]) -> Iterator[bytes]:
+    """As --output=short-unix has them; an @ may name the process too."""
+    for line in log:
+        when, _, words = line.rpartition("@")
+        time_s, _, other = when.partition(" ")
+        stamp = f"{time_s or 1000}.0 node-a {other or process}: "
+        yield f"{stamp}{words}\n".encode("utf-8", "surrogateescape")
+
+
 class Unit:
     """A unit's starts, counted in a directory."""
 
@@ -32,6 +42,7 @@ class Unit:
         for name, body in STAND_INS.items():
             (self.programs / name).write_text(f"#!/bin/bash\n{body}\n")
             (self.programs / name).chmod(0o755)
+        self.language = "C"
         self.script = shutil.copy(SCRIPT, folder)
         (folder / "signs").write_text(signs.patterns())
 
@@ -43,12 +54,15 @@ class Unit:
         assert status == 3
         return words.partition(", because: ")[2].partition("\n")[0]
 
-    def left(self, *log: str) -> None:
-        """The last start, `0123`, left this in the journal."""
+    def left(self, *log: str, said: tuple[str, ...] = ()) -> None:
+        """The last start, `0123`, left this in the journal at 1000 s, or at the time before an @,
+        and of it systemd `said` this."""
         (self.state / "vllm.invocation").write_text("0123\n")
-        written = self.programs / "log"
-        written.write_text("".join(f"{line}\n" for line in log))
-        (self.programs / "journalctl").write_text(f"#!/bin/sh\ncat {written}\n")
+        self.programs.joinpath("log").write_bytes(b"".join(_stamped("docker[7]", log)))
+        self.programs.joinpath("said").write_bytes(b"".join(_stamped("systemd[1]", said)))
+        (self.programs / "journalctl").write_text(
+            f"#!/bin/sh\ncd {self.programs}\ncase $* in *_PID=1*) cat said ;; *) cat log ;; esac\n"
+        )
 
     def begin(self, *, full: bool = False, restarts: int = 0) -> tuple[int, str]:
         """Status and words of one start, which is systemd's own where it counts `restarts`.
@@ -64,6 +78,7 @@ class Unit:
             "UNITS_STATE": str(self.state),
             "INVOCATION_ID": "0123",
             "RESTARTS": str(restarts),
+            "LANG": self.language,
         }
         done = subprocess.run(
             ["bash", "-c", f'{limit}exec bash "$@"', "-", self.script, *words],
@@ -258,3 +273,61 @@ def test_the_last_words_of_what_served_are_not_noted_as_the_cause_of_a_restart(
     unit.left(log)
     unit.begin(restarts=1)
     assert (unit.state / "vllm.history").read_text().partition(" ")[2] == f"{noted}\n"
+
+
+STARTED = "700@Started vllm.service - vLLM server of lab: tiny."
+ENDED = "1000@vllm.service: Main process exited, code=exited, status=1/FAILURE"
+KILLED = "1000@vllm.service: Main process exited, code=exited, status=137/n/a"
+REFUSED = "990@ERROR 11-30 15:07:13 [serving.py:5] Error in preprocessing prompt inputs"
+NEWS = ("INFO 11-30 15:07:14 [loggers.py:9] Engine 000: 0 running",) * 300
+NONE = "its log names no cause"
+
+
+@pytest.mark.parametrize(
+    ("said", "log", "noted"),
+    [
+        ((STARTED, ENDED), (REFUSED, *NEWS), NONE),
+        ((KILLED,), (REFUSED,), NONE),
+        ((ENDED,), (REFUSED,), REFUSED[4:]),
+        ((STARTED, ENDED), (REFUSED, "torch.OutOfMemoryError: x"), "torch.OutOfMemoryError: x"),
+        ((STARTED, ENDED), ("699@torch.OutOfMemoryError: x", *NEWS), NONE),
+        ((ENDED,), ("699@ValueError: x", *NEWS), NONE),
+        (("1000@vllm.service: Control process exited, code=killed, status=15/TERM", ENDED),
+         (REFUSED,), REFUSED[4:]),
+    ],
+)  # fmt: skip
+def test_an_error_in_what_served_or_was_killed_and_what_was_long_before_is_no_cause_of_a_restart(
+    unit: Unit, said: tuple[str, ...], log: tuple[str, ...], noted: str
+) -> None:
+    unit.left(*log, said=said)
+    unit.begin(restarts=1)
+    assert (unit.state / "vllm.history").read_text().partition(" ")[2] == f"{noted}\n"
+
+
+def test_the_last_sign_which_attempt_leaves_out_is_any_error() -> None:
+    (last,) = [sign for sign in signs.SIGNS if sign.meaning == "an error"]
+    assert signs.patterns().splitlines()[-1] == last.pattern
+
+
+def test_active_says_of_rays_units_only_that_the_container_ran(unit: Unit) -> None:
+    unit.left("ValueError: no such flag", said=(STARTED, ENDED))
+    (unit.state / "vllm.invocation").rename(unit.state / "ray-head.invocation")
+    unit.attempt("begin", "ray-head", "/dev/null", restarts=1)
+    assert (unit.state / "ray-head.history").read_text().endswith(" ValueError: no such flag\n")
+
+
+@pytest.mark.parametrize("language", ["C", "C.UTF-8"])
+def test_a_reason_with_bytes_that_are_no_text_is_found_in_any_language(
+    unit: Unit, language: str
+) -> None:
+    unit.language = language
+    reason = "ValueError: Free memory \udce2\udc96 on device"
+    assert unit.gives_up("a line before", reason, "the end") == "ValueError: Free memory  on device"
+
+
+@pytest.mark.parametrize("later", ["1001 docker[9]@ValueError: x", 'time="…" level=error msg="x"'])
+def test_the_end_of_a_log_that_ray_could_not_show_whole_hides_only_its_own_lines(
+    unit: Unit, later: str
+) -> None:
+    tail = (SILENT[3], "ValueError: of another process", *["- objects: 0"] * 9)
+    assert unit.gives_up(*tail, later) == later.rpartition("@")[2].replace("…", "")

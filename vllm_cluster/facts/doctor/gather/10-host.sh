@@ -163,14 +163,15 @@ one_log() {
 
 # How each unit of ours ended last in this boot: systemd's own lines, what `attempt` said in the
 # unit's journal, and the unit's last words before the end. Hundreds of lines of the logs of Ray's
-# processes may stand between them, of which only complaints tell anything.
+# processes may stand between them, of which only complaints tell anything; all are of one process,
+# which may end amid them.
 unit_ends() {
   [ "$log_lines" -gt 0 ] || return 0
   local unit lines last
   for unit in "${ours[@]}"; do
     lines=$(timeout 5 journalctl --boot --no-pager --output=short-unix --lines=60 _PID=1 "UNIT=$unit" 2>/dev/null |
-      grep -E ': (Main process exited|Control process exited|Failed with result|Start request repeated|Deactivated successfully|start operation timed out|Scheduled restart job)|: (Stopping|Starting) ' | tail -n 12)
-    last=$(grep -vE ': (Starting |[^ ]+: Scheduled)' <<<"$lines" | tail -n 1)
+      grep -E ': (Main process exited|Control process exited|Failed with result|Start request repeated|Deactivated successfully|start operation timed out|Scheduled restart job)|: (Stopping|Starting|Started) ' | tail -n 15)
+    last=$(grep -vE ': (Starting |Started |[^ ]+: Scheduled)' <<<"$lines" | tail -n 1)
     [ -n "$last" ] || continue
     begin ends "$unit"
     echo "$lines"
@@ -178,7 +179,11 @@ unit_ends() {
       SYSLOG_IDENTIFIER=vllm-cluster "OBJECT_SYSTEMD_UNIT=$unit" 2>/dev/null
     timeout 5 journalctl --boot --no-pager --output=short-unix --lines=1500 --unit="$unit" \
       --until="@$((${last%%.*} + 1))" 2>/dev/null |
-      sed -E '/ systemd\[/d; /-- -+ BEGIN .* tail/,/-- -+ END .* tail/{/ [EF] [0-9]+ [0-9]+\] /!d}' |
+      awk '
+        / systemd\[/ { next }
+        / -- -+ BEGIN .* tail/ { tail = $3 }
+        / -- -+ END .* tail/ { tail = ""; next }
+        $3 != tail || / [EF] [0-9]+ [0-9]+\] | level=error /' |
       grep -avP -- "$noise" | tail -n 60
   done
 }
