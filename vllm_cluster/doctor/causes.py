@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 
 from vllm_cluster.doctor.finding import BY_HAND, GAVE_UP, HERE, PLANES, Finding
-from vllm_cluster.doctor.under_way import RUN, of_a_run, peaceful
+from vllm_cluster.doctor.under_way import RUN, of_run, peaceful
 
 _HOST = ("host.unreachable", "host.key-changed", "host.no-root", "host.incomplete")
 _DISK = ("host.disk-full", "host.read-only", "host.mount-missing", "host.mount-hung")
@@ -137,8 +137,11 @@ def explains(cause: Finding, effect: Finding) -> bool:
     """Whether `cause` is the reason for `effect`, directly."""
     if cause is effect or cause.severity == "warning":
         return False
-    patterns = (RUN,) * of_a_run(effect.id) + causes_of(effect.id)
-    if not any(fnmatchcase(cause.id, pattern) for pattern in patterns):
+    if cause.id == RUN:
+        possible = of_run(cause, effect.id)
+    else:
+        possible = any(fnmatchcase(cause.id, pattern) for pattern in causes_of(effect.id))
+    if not possible:
         return False
     wide = any(fnmatchcase(effect.id, pattern) for pattern in WIDE)
     return bool(cause.concerns & effect.concerns) or (wide and _far(cause, effect))
@@ -161,8 +164,9 @@ def ordered(findings: Iterable[Finding]) -> list[tuple[Finding, Finding | None]]
 
     Among causes: a run under way, then by depth, plane and host; warnings last.
     """
-    every = peaceful(findings)
+    every = [*findings]
     runs = [f for f in every if f.id == RUN]
+    every = [peaceful(f, runs, explained=any(explains(run, f) for run in runs)) for f in every]
     causes = [f for f in every if f.id != RUN and not any(explains(run, f) for run in runs)]
     reasons = {id(f): next((c for c in (*causes, *runs) if explains(c, f)), None) for f in every}
     rows = [(f, reasons[id(f)]) for f in sorted(every, key=lambda f: _key(f, reasons[id(f)]))]

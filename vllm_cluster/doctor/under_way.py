@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from vllm_cluster.doctor.finding import HERE, Finding, by_hand
+from vllm_cluster.doctor.finding import BY_HAND, HERE, Finding, Step, by_hand
 
 RUN = "host.run-under-way"
 # What a run stops, starts, brings and changes on its hosts.
@@ -19,30 +19,45 @@ OF_A_RUN = (
     "*.not-loaded", "*.disabled", "*.masked", "*.stale", "*.unwatched", "collective.*", "ray.*",
     "vllm.*",
 )  # fmt: skip
+# What one may be causing that only brings, reads or removes weights: it stops no unit.
+OF_WEIGHTS = (
+    "model.missing", "model.files", "model.corrupt", "model.other", "model.unread", "vllm.waiting",
+)  # fmt: skip
+_WEIGHTS = " runs vllm-cluster weights "
 _WAIT = by_hand("Wait until the run has ended, then run doctor again")
 _AFTER = by_hand("When the run has ended, if it is still so:")
-_FIGHTS = re.compile(r"\bsystemctl\b.*\b(?:ray|vllm|docker)\b|\bdocker (?:rm|stop)\b")
+_OURS = "ray-head|ray-worker|vllm"
+_FIGHTS = re.compile(
+    rf"\bsystemctl\b[^;&|]*\s(?:{_OURS}|docker)(?:\.service|\.socket)?(?![\w.-])"
+    rf"|\bdocker (?:rm|stop)\b[^;&|]*\s(?:{_OURS})(?![\w.-])"
+)
 
 
-def of_a_run(identity: str) -> bool:
-    """Whether a run may be causing a finding of that id."""
-    return any(fnmatchcase(identity, pattern) for pattern in OF_A_RUN)
+def of_run(run: Finding, identity: str) -> bool:
+    """Whether that run may be causing a finding of that id."""
+    patterns = OF_WEIGHTS if _of_weights(run) else OF_A_RUN
+    return any(fnmatchcase(identity, pattern) for pattern in patterns)
 
 
-def peaceful(findings: Iterable[Finding]) -> list[Finding]:
-    """The findings; while a run is under way with no fix to do now that stops, starts, removes or
-    deploys something."""
-    every = list(findings)
-    if not any(finding.id == RUN for finding in every):
-        return every
-    return [_peaceful(finding) for finding in every]
+def peaceful(finding: Finding, runs: Collection[Finding], *, explained: bool) -> Finding:
+    """The finding, with no fix to do now that would fight one of the `runs` that are under way.
 
-
-def _peaceful(finding: Finding) -> Finding:
-    if finding.id == RUN:
-        return finding
-    if of_a_run(finding.id):
+    `explained`: one of them may be causing it.
+    """
+    if explained:
         return replace(finding, fix=_WAIT)
-    if any(step.on == HERE or _FIGHTS.search(step.command) for step in finding.fix):
+    if any(_fights(step, finding, run) for step in finding.fix for run in runs):
         return replace(finding, fix=(*_AFTER, *finding.fix))
     return finding
+
+
+def _fights(step: Step, finding: Finding, run: Finding) -> bool:
+    if step.on == HERE:  # it would want the lock itself
+        return True
+    host = finding.host if step.on == BY_HAND else step.on
+    stops = host in run.concerns and not _of_weights(run)
+    return stops and _FIGHTS.search(step.command) is not None
+
+
+def _of_weights(run: Finding) -> bool:
+    return _WEIGHTS in run.found

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from vllm_cluster.doctor.causes import CAUSES
-from vllm_cluster.doctor.under_way import OF_A_RUN
+from vllm_cluster.doctor.under_way import OF_A_RUN, OF_WEIGHTS
 
 ROOT = Path(__file__).parents[3]
 DOCTOR = ROOT / "vllm_cluster" / "doctor"
@@ -53,5 +53,5 @@ def test_the_docs_promise_no_finding_that_there_is_not() -> None:
 
 def test_causes_name_findings_that_there_are() -> None:
     named = {name for effects in CAUSES.values() for name in effects} | set(CAUSES)
-    named |= set(OF_A_RUN)
+    named |= {*OF_A_RUN, *OF_WEIGHTS}
     assert sorted(p for p in named if not any(fnmatchcase(n, p) for n in given())) == []

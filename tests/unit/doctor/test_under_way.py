@@ -18,7 +18,7 @@ from vllm_cluster.doctor import report, state
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.causes import ordered
 from vllm_cluster.doctor.checks import findings
-from vllm_cluster.doctor.finding import HERE, Finding
+from vllm_cluster.doctor.finding import HERE, Finding, on
 from vllm_cluster.facts.doctor.model import Container, Disk
 from vllm_cluster.facts.doctor.read_host import run
 from vllm_cluster.facts.doctor.script import MARK
@@ -89,6 +89,62 @@ def test_a_run_on_one_host_explains_nothing_of_another_host_alone() -> None:
     assert [(f.id, why) for f, why in rows] == [
         ("host.run-under-way", None), ("docker.leftover", None)
     ]  # fmt: skip
+    assert rows[1][0].fix == on("node-b", "docker rm --force old")
+
+
+def test_an_outage_while_weights_are_read_has_its_fix_and_what_waits_for_them_waits() -> None:
+    head = sound().facts["node-a"]
+    failed = replace(head.unit("vllm.service"), active="failed", sub="failed")
+    containers = {n: each for n, each in head.docker.containers.items() if n != "vllm"}
+    model = replace(sound().facts["node-b"].model, present=False)
+    case = changed(sound(), "node-a", units={**head.units, failed.name: failed},
+                   docker=replace(head.docker, containers=containers))  # fmt: skip
+    case = changed(case, "node-b", model=model)
+    start = "systemctl reset-failed vllm.service; systemctl start --no-block vllm.service"
+    for what, fixes in {"vllm-cluster weights verify": [start], "vllm-cluster down": []}.items():
+        busy = replace(BUSY, bearer=replace(ALICE, what=what))
+        assert commands(run_on(case, busy=busy)) == fixes
+    waits = replace(failed, active="activating", sub="start-pre")
+    case = changed(case, "node-a", units={**head.units, waits.name: waits})
+    busy = replace(BUSY, bearer=replace(ALICE, what="vllm-cluster weights place"))
+    rows = ordered(findings(run_on(case, busy=busy)))
+    assert {f.id: why.id for f, why in rows if why} == dict.fromkeys(
+        ("model.missing", "vllm.waiting"), "host.run-under-way"
+    )
+
+
+def test_a_deploy_is_for_after_a_run_of_weights_too() -> None:
+    busy = replace(BUSY, bearer=replace(ALICE, what="vllm-cluster weights verify"))
+    rows = ordered(findings(run_on(bad(), busy=busy)))
+    fixes = {finding.id: finding.fix for finding, _ in rows}
+    assert fixes["network.name"][0].command.startswith("When the run has ended")
+    assert fixes["network.name"][1].on == HERE
+
+
+def test_a_run_leaves_no_host_open_and_an_open_host_is_closed_during_it() -> None:
+    fix = on("node-a", "systemctl restart vllm-cluster-firewall.service")
+    run = first(run_on(sound()))
+    lacks = Finding("security.firewall", "security", "node-a", "closed", "open", fix=fix)
+    assert ordered([run, lacks])[1] == (lacks, None)
+
+
+@pytest.mark.parametrize(
+    ("command", "fights"),
+    [
+        ("systemctl restart --no-block ray-worker.service", True),
+        ("systemctl reset-failed docker.service; systemctl enable --now docker.service", True),
+        ("systemctl stop vllm", True),
+        ("docker stop ray-head", True),
+        ("docker stop grafana", False),
+        ("systemctl restart nginx.service; echo docker", False),
+    ],
+)
+def test_what_a_run_stops_and_starts_itself_is_for_afterwards(
+    command: str, *, fights: bool
+) -> None:
+    taken = Finding("host.port-taken", "host", "node-b", "free", "taken", fix=on("node-b", command))
+    (_, (found, _)) = ordered([first(run_on(sound())), taken])
+    assert (len(found.fix) == 2) is fights
 
 
 def test_one_that_is_just_beginning_is_part_of_the_run_that_is_known() -> None:
