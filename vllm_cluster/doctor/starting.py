@@ -12,16 +12,35 @@ STARTING_S = 60
 LOOP_RESTARTS = 3
 # What `attempt` says while it waits between two starts of a unit.
 _PAUSING = re.compile(r"start (\d+) since \S+ last held; pausing ")
+_UNCOUNTED = re.compile(r"the count of starts, \S+, (?:cannot be written|holds no number)")
 _CHANGING = {"activating", "deactivating", "active"}
 
 
 def starting(facts: HostFacts, unit: Unit) -> bool:
     """Whether the unit is in its first minute, and has not ended again and again."""
-    if unit.load != "loaded" or max(unit.in_a_row, pausing(unit) - 1) >= LOOP_RESTARTS:
+    if unit.load != "loaded" or in_a_loop(facts, unit):
         return False
     if not unit.changed_s:  # not since the boot
         return 0 < facts.system.uptime_s < STARTING_S
     return unit.active in _CHANGING and lately(facts, unit.changed_s)
+
+
+def in_a_loop(facts: HostFacts, unit: Unit) -> bool:
+    """Whether it has ended again and again since it last held."""
+    return in_a_row(facts, unit) >= LOOP_RESTARTS
+
+
+def in_a_row(facts: HostFacts, unit: Unit) -> int:
+    """How often it ended since it last held; systemd's count where `attempt` cannot keep one."""
+    counted = max(unit.in_a_row, pausing(unit) - 1)
+    return max(counted, unit.restarts) if _uncounted(facts, unit) else counted
+
+
+def _uncounted(facts: HostFacts, unit: Unit) -> bool:
+    # Past its pauses a start has been counted, and before the first two there is none.
+    begun = unit.sub in {"start", "start-post"} and not facts.recovered(unit.name).starts
+    said = any(_UNCOUNTED.search(line) for line in unit.log)
+    return begun or said or pausing(unit) in {1, 2}
 
 
 def lately(facts: HostFacts, time_s: float) -> bool:

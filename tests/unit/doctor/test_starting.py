@@ -12,7 +12,7 @@ from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.causes import ordered
 from vllm_cluster.doctor.checks import findings
 from vllm_cluster.doctor.starting import LOOP_RESTARTS, STARTING_S
-from vllm_cluster.facts.doctor.model import Answer, Docker
+from vllm_cluster.facts.doctor.model import Answer, Docker, Recovery
 
 HEAD, WORKER = ("node-a", "ray-head.service"), ("node-b", "ray-worker.service")
 
@@ -141,3 +141,40 @@ def test_a_vllm_that_ends_with_its_head_is_waited_for() -> None:
     assert [(f.id, why.id if why else "") for f, why in rows] == [
         ("ray.starting", ""), ("vllm.waiting", "ray.starting"),
     ]  # fmt: skip
+
+
+LOST = "1.0 node-a vllm-cluster[9]: the count of starts, /run/vllm-cluster/units/vllm.starts, {}"
+PAUSE = "1.0 node-a attempt[9]: start {} since vllm last held; pausing 300 s before it"
+
+
+@pytest.mark.parametrize(
+    ("sub", "log", "starts"),
+    [
+        ("start-pre", (PAUSE.format(1),), 0),
+        ("start-pre", (LOST.format("holds no number"), PAUSE.format(1)), 0),
+        ("start-pre", (LOST.format("cannot be written"), PAUSE.format(3)), 2),
+        ("start-post", ("1.0 node-a vllm[9]: loading",), 0),
+    ],
+)
+def test_a_loop_whose_count_cannot_be_kept_is_one_by_systemds_count(
+    sub: str, log: tuple[str, ...], starts: int
+) -> None:
+    place = ("node-a", "vllm.service")
+    told = {}
+    for restarts in (1, 40):
+        case = since(sound(), place, 6, active="activating", sub=sub, log=log, restarts=restarts,
+                     in_a_row=max(0, starts - 1))  # fmt: skip
+        case = changed(case, "node-a", recovery={"vllm": Recovery(starts=starts)})
+        told[restarts] = next(f for f in findings(case) if f.plane == "vllm")
+    assert told[1].id in {"vllm.waiting", "vllm.starting"}
+    assert (told[40].id, told[40].found[:36]) == (
+        "vllm.down",
+        "it ends again and again (40 times, e",
+    )
+
+
+def test_a_unit_that_came_back_often_and_counts_anew_is_starting() -> None:
+    case = since(sound(), ("node-a", "vllm.service"), 6, active="activating", sub="start-post",
+                 restarts=40)  # fmt: skip
+    case = changed(case, "node-a", recovery={"vllm": Recovery(starts=1)})
+    assert first(case).id == "vllm.starting"

@@ -10,7 +10,7 @@ from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.checks.ray_starting import OK, coming, ray_unit
 from vllm_cluster.doctor.finding import GAVE_UP, Finding, Step, by_hand, on
 from vllm_cluster.doctor.first_cause import first_cause
-from vllm_cluster.doctor.starting import LOOP_RESTARTS, STARTING_S, pausing, starting
+from vllm_cluster.doctor.starting import STARTING_S, in_a_loop, in_a_row, pausing, starting
 from vllm_cluster.facts.doctor.model import HostFacts, Unit
 from vllm_cluster.plan import paths
 
@@ -42,8 +42,9 @@ def state_words(facts: HostFacts, unit: Unit) -> str:
     """A unit's state for people."""
     if unit.active == "failed" and facts.recovered(unit.name).gave_up:
         return f"{GAVE_UP} after {unit.restarts} restarts"
-    if unit.active == "activating" and unit.in_a_row >= LOOP_RESTARTS:
-        return f"it ends again and again ({unit.in_a_row} times, exit {unit.exit_status})"
+    if unit.active == "activating" and in_a_loop(facts, unit):
+        times = in_a_row(facts, unit)
+        return f"it ends again and again ({times} times, exit {unit.exit_status})"
     if unit.active == "activating" and unit.restarts:
         return f"it ended and starts again (exit {unit.exit_status})"
     if unit.active == "activating":

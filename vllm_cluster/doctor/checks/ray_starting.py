@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.finding import Finding, by_hand
 from vllm_cluster.doctor.first_cause import message
-from vllm_cluster.doctor.starting import LOOP_RESTARTS, STARTING_S, lately, since, starting
+from vllm_cluster.doctor.starting import STARTING_S, in_a_loop, lately, since, starting
 from vllm_cluster.facts.doctor.model import HostFacts, Unit
 from vllm_cluster.plan import HostPlan
 
@@ -30,7 +30,7 @@ def coming(case: Case, host: HostPlan) -> str:
         return since(facts, unit)
     if young and (lacks := _lacks(case, host)):
         return f"{since(facts, unit)}; {lacks}"
-    return _lost(case, host) if unit.running and unit.in_a_row < LOOP_RESTARTS else ""
+    return _lost(case, host) if unit.running and not in_a_loop(facts, unit) else ""
 
 
 def _lacks(case: Case, host: HostPlan) -> str:

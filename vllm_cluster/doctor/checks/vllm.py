@@ -9,7 +9,7 @@ from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.checks.ray import start_command, state_words
 from vllm_cluster.doctor.finding import Finding, by_hand, on
 from vllm_cluster.doctor.first_cause import first_cause, message
-from vllm_cluster.doctor.starting import LOOP_RESTARTS, since, starting
+from vllm_cluster.doctor.starting import in_a_loop, since, starting
 from vllm_cluster.facts.doctor.model import HostFacts, Unit
 from vllm_cluster.facts.doctor.script import COMPLETION_LIMIT_S
 
@@ -28,7 +28,7 @@ def unit(case: Case) -> Iterator[Finding]:
         return
     name = case.plan.head
     # Once or twice is a start that went wrong; a restart now would only begin the loading anew.
-    if found.active == "activating" and found.in_a_row < LOOP_RESTARTS:
+    if found.active == "activating" and not in_a_loop(head, found):
         yield _starting(case, head, found)
         return
     if found.active != "activating" and starting(head, found):
