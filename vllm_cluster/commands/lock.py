@@ -29,8 +29,8 @@ from vllm_cluster.plan.pins import (
 _HELP = """Write what a rebuild must reproduce beside the description FILE.
 
 Read from its running hosts: system, kernel, packages; and the image and the model that FILE names.
-A host that has no deploy behind it is refused: deploy, then lock. For another image or model under
-a lock: change FILE, lock, deploy.
+A host that has no deploy behind it is refused, unless it is a standby that is ready: deploy, then
+lock. For another image or model under a lock: change FILE, lock, deploy.
 
 Exit codes: 0 written, 1 refused, or a host that does not answer, 2 bad input. With --check: 0 as
 locked, 1 something drifted, 2 could not look: no lock, a host that does not answer, bad input.
@@ -103,8 +103,7 @@ def _images(seen: Mapping[str, dict[str, str]]) -> set[str]:
 
 def _refuse_bare(known: Context, old: Pins | None, seen: Mapping[str, dict[str, str]]) -> None:
     """End here where hosts have not been deployed: a lock of them would hold almost nothing."""
-    told = {name: lacking(values, known.plan.image) for name, values in seen.items()}
-    bare = {name: words for name, words in told.items() if words}
+    bare = lacking(seen, known.plan.image)
     if not bare:
         return
     for name, words in bare.items():

@@ -24,7 +24,9 @@ def script(image: str) -> str:
         'printf "kernel\\t%s\\n" "$(uname -r)"\n'
         f'printf "docker\\t%s\\n" "$({engine})"\n'
         f'printf "image\\t%s\\n" "$({inspect})"\n'
-        f'printf "generations\\t%s\\n" "$([ ! -x {tool} ] || {tool} show)"\n{QUERY}\n'
+        # Of a failure its last words.
+        f'printf "generations\\t%s\\n" "$([ ! -x {tool} ] || {tool} show 2>&1 | tail -n1)"\n'
+        f"{QUERY}\n"
     )
 
 

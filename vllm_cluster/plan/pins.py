@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -152,22 +151,43 @@ def seen_pins(values: Mapping[str, str]) -> HostPins:
     return HostPins(values.get("os", ""), values.get("kernel", ""), packages)
 
 
-def lacking(values: Mapping[str, str], image: str) -> list[str]:
-    """What a host of these `values` gets from a deploy and a lock would hold, in words.
+def lacking(seen: Mapping[str, Mapping[str, str]], image: str) -> dict[str, list[str]]:
+    """What hosts of these values get from a deploy and a lock would hold, in words by host.
 
-    `image` as hosts call it. One that serves with another image lacks nothing (an upgrade under a
-    lock begins with the lock), nor does a standby, which is ready and serves nothing.
+    `image` as hosts call it. One that serves with another image lacks nothing: an upgrade under a
+    lock begins with the lock. Nor does a standby that is ready: others serve, and without it.
     """
-    kept = generations.Kept()
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        kept = generations.read(values.get("generations", ""))
-    upgrade = kept.serving is not None and kept.serving.image != image
+    kept = {name: _kept(values) for name, values in seen.items()}
+    serving = [one.serving for one in kept.values() if one is not None and one.serving is not None]
+    told = {}
+    for name, values in seen.items():
+        standby = bool(serving) and not any(name in record.hosts for record in serving)
+        told[name] = _lacks(values, image, kept[name], standby=standby)
+    return {name: words for name, words in told.items() if words}
+
+
+def _lacks(
+    values: Mapping[str, str], image: str, kept: generations.Kept | None, *, standby: bool
+) -> list[str]:
+    shown = values.get("generations", "")
+    upgrade = kept is not None and kept.serving is not None and kept.serving.image != image
     told = {
         "Docker does not answer": not values.get("docker"),
         "the image is not there": not values.get("image") and not upgrade,
-        "no deploy was there": not values.get("generations"),
-    }
+        "no deploy was there": not shown,
+        f"its generations cannot be read ({shown[:200]})": kept is None,
+        "no deploy has come to its end there": bool(shown) and kept is not None
+        and kept.current is None and not standby,
+    }  # fmt: skip
     return [words for words, true in told.items() if true]
+
+
+def _kept(values: Mapping[str, str]) -> generations.Kept | None:
+    """None where it cannot be read."""
+    try:
+        return generations.read(values.get("generations", ""))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
 
 
 def _texts(data: Any) -> dict[str, str]:

@@ -119,13 +119,17 @@ def test_the_script_says_what_docker_and_a_deploy_left(
     }
     (tmp_path / "docker").write_text("#!/bin/sh\necho; exit 1\n")  # no daemon
     (tmp_path / "docker").chmod(0o755)
-    assert lacking(_said(text), "vllm:1") == [
-        "Docker does not answer", "the image is not there", NEVER,
-    ]  # fmt: skip
+    assert lacking({"node-a": _said(text)}, "vllm:1") == {
+        "node-a": ["Docker does not answer", "the image is not there", NEVER]
+    }
     for name, body in programs.items():
         (tmp_path / name).write_text(body)
         (tmp_path / name).chmod(0o755)
-    assert lacking(_said(text), "vllm:1") == []
+    assert lacking({"node-a": _said(text)}, "vllm:1") == {}
+    tool.write_text("#!/bin/sh\nprintf 'Traceback\\nValueError: no JSON\\n' >&2; exit 1\n")
+    assert lacking({"node-a": _said(text)}, "vllm:1") == {
+        "node-a": ["its generations cannot be read (ValueError: no JSON)"]
+    }
 
 
 def _said(script: str) -> dict[str, str]:
@@ -280,7 +284,7 @@ BARE, NEVER = seen(docker=""), "no deploy was there"
         (seen(image="sha256:1"), NEVER),
         (seen(image="sha256:1", docker="", generations=SERVING), "Docker does not answer"),
         (seen(generations=IDLE), "the image is not there"),
-        (seen(generations="{"), "the image is not there"),
+        (seen(image="sha256:1", generations="{"), "its generations cannot be read ({)"),
     ],
 )
 def test_a_host_without_a_deploy_is_not_locked(
@@ -300,6 +304,18 @@ def test_a_standby_that_is_ready_is_locked(known: Context, monkeypatch: pytest.M
     serving = seen(image="sha256:1", generations=SERVING)
     ready = seen(image="sha256:1", generations=IDLE)
     assert told(known, monkeypatch, {"node-a": serving, "node-b": ready}).exit_code == 0
+
+
+@pytest.mark.parametrize("others", [IDLE, SERVING.replace('"id":', '"hosts": ["node-b"], "id":')])
+def test_a_first_deploy_that_broke_off_makes_no_standby(
+    known: Context, monkeypatch: pytest.MonkeyPatch, others: str
+) -> None:
+    broken = seen(image="sha256:1", generations=IDLE)
+    done = told(known, monkeypatch, {"node-a": seen(image="sha256:1", generations=others),
+                                     "node-b": broken})  # fmt: skip
+    assert done.exit_code == 1
+    assert "node-b: no deploy has come to its end there\n" in done.output
+    assert not lock.lock_file(known.cluster).exists()
 
 
 def test_every_host_without_a_deploy_is_named(
