@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -93,12 +92,10 @@ def test_a_port_scan_equals_the_plan_across_docker_restarts_and_reboots(hosts: B
 def test_rules_that_cut_the_operator_off_undo_themselves(hosts: Bare) -> None:
     ok(hosts.a, "nft add table inet mine; nft add chain inet mine kept")
     hosts.edit(network={"ssh_from": ["10.99.0.0/16"], "way_back_s": 5})
-    began = time.monotonic()
     done = hosts.run("firewall", "node-a")
     assert done.returncode == 1, done.stdout
     assert "undone within 5 s" in done.stdout + done.stderr
     await_true("SSH again", lambda: hosts.a.ssh("true").returncode == 0, timeout_s=30)
-    assert time.monotonic() - began < 40
     assert "vllm_cluster" not in ok(hosts.a, "nft list tables")
     assert "kept" in ok(hosts.a, "nft list table inet mine")
     assert hosts.a.exec("test", "-e", "/etc/vllm-cluster/firewall.nft").returncode != 0
