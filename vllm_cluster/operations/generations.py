@@ -19,7 +19,7 @@ from pyinfra.context import host
 from vllm_cluster.facts.generations import TOOL, Generations
 from vllm_cluster.operations import owned
 from vllm_cluster.operations.files import MARK, Directory, File, obstacles
-from vllm_cluster.operations.refuse import refuse
+from vllm_cluster.operations.refuse import note_end, refuse
 from vllm_cluster.operations.switching import Switch, run
 from vllm_cluster.plan import generations
 from vllm_cluster.plan.generations import Kept
@@ -152,6 +152,7 @@ def _switch(state: State, host: Host, switch: Switch) -> bool:
             one.reason = run(state, host, switch, one.kept)
     if one.reason:
         host.log_styled(one.reason, fg="red")
+        note_end("failed", host.name, one.reason)
     return not one.reason
 
 

@@ -8,8 +8,8 @@ import click
 from pyinfra.api.command import QuoteString, StringCommand
 from pyinfra.context import host
 
-# Why this process has refused, and on which hosts.
-_refused: dict[str, set[str]] = {}
+# How and why this process has ended, and on which hosts.
+_ends: dict[tuple[str, str], set[str]] = {}
 
 
 def refuse(reason: str) -> StringCommand:
@@ -18,12 +18,17 @@ def refuse(reason: str) -> StringCommand:
     An exception would stop every host with a traceback; this stops its own host alone.
     """
     if host.state.is_executing:
-        _refused.setdefault(reason, set()).add(host.name)
+        note_end("refused", host.name, reason)
     return StringCommand("echo", QuoteString(f"refused: {reason}"), ">&2; exit 1")
 
 
+def note_end(how: str, name: str, reason: str) -> None:
+    """Have this said once more at the end. `how`: "refused" or "failed"."""
+    _ends.setdefault((how, reason), set()).add(name)
+
+
 def tell_last() -> None:
-    """Let this process end with its refusals: pyinfra says each once a host, and more after it."""
+    """Let this process end with why it ended: pyinfra says each once a host, and more after it."""
     atexit.unregister(_tell)
     atexit.register(_tell)
 
@@ -34,5 +39,5 @@ def _tell() -> None:
 
 
 def told() -> list[str]:
-    """The refusals of this process, each once, with the hosts that it was on."""
-    return [f"refused on {', '.join(sorted(on))}: {reason}" for reason, on in _refused.items()]
+    """What was noted, each once, with the hosts that it was on."""
+    return [f"{how} on {', '.join(sorted(on))}: {why}" for (how, why), on in _ends.items()]

@@ -8,7 +8,6 @@ From the head's last word on, they go forward instead.
 from __future__ import annotations
 
 import json
-import re
 import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +20,7 @@ from pyinfra.api.host import Host
 from pyinfra.api.state import State
 
 from vllm_cluster.facts.generations import TOOL
-from vllm_cluster.plan import generations, paths
+from vllm_cluster.plan import generations, paths, start_log
 from vllm_cluster.plan.generations import Kept, Record
 
 _PROBE = "docker exec vllm python3 /opt/vllm-cluster/probe.py"
@@ -34,8 +33,6 @@ _TELL_S = 20
 _LOG_LINES = 60
 # In this order on all hosts: vLLM drains while the workers that it needs are there.
 _ROUNDS = ("vllm.service", "ray-worker.service", "")
-# What names a cause in a log, the last of them; frames of a traceback do not.
-_CAUSE = re.compile(r"\b\w*(?:Error|Exception)\b:|\berror:|^refused: |no completion|gave up")
 
 
 @dataclass(frozen=True)
@@ -211,7 +208,7 @@ def _vllm(hosts: _Hosts, name: str, limit_s: int) -> str:
     _, log = hosts.call(name, journal)
     for line in log.splitlines()[-_LOG_LINES:]:
         hosts.say(f"{name}: vllm.service: {line}")
-    return f"vLLM did not start on {name}: {_cause(log) or _last(words)}"
+    return f"vLLM did not start on {name}: {start_log.why(log) or _last(words)}"
 
 
 def _measured(hosts: _Hosts, name: str, switch: Switch) -> float | None:
@@ -380,9 +377,3 @@ def _awaited(hosts: _Hosts, name: str, limit_s: int) -> bool:
 def _last(words: str) -> str:
     lines = [line.strip() for line in words.splitlines() if line.strip()]
     return lines[-1] if lines else "no words"
-
-
-def _cause(log: str) -> str:
-    """The last line that names an error, without what the logger put before it."""
-    named = [line for line in log.splitlines() if _CAUSE.search(line)]
-    return re.sub(r"^\([^)]*\)\s*", "", named[-1]).strip()[:300] if named else ""

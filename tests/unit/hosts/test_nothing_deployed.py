@@ -50,7 +50,7 @@ def _shown(name: str, load: str) -> str:
 
 def ran(step: str, monkeypatch: pytest.MonkeyPatch, **deployed: bool) -> dict[str, list[str]]:
     """What each host was told to do; `deployed`: which has its units."""
-    monkeypatch.setattr(refuse, "_refused", {})
+    monkeypatch.setattr(refuse, "_ends", {})
     hosts = [(name, {"deployed": deployed[name]}) for name in UNITS]
     inventory = Inventory((hosts, {}))  # type: ignore[no-untyped-call]
     for host in inventory:
