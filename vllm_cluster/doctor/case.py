@@ -29,6 +29,7 @@ class Case:
     `deploy`: the command that brings every host to the plan. `model_files` and `model_id`: from
     the manifest on this machine; None where the model is not here. `gpu_model`: the card's name
     in the description, empty where it says none. `driver`: what the description says of it.
+    `generation`: the identity of what the description describes, empty where a secret is missing.
     """
 
     plan: Plan
@@ -43,6 +44,7 @@ class Case:
     gpu_model: str = ""
     known_hosts: str = "~/.ssh/known_hosts"
     driver: Driver = field(default_factory=Driver)
+    generation: str = ""
 
     def seen(self) -> Iterator[tuple[HostPlan, HostFacts]]:
         """Each host that could be looked at as root, in the plan's order. What is missing from an

@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from vllm_cluster.control import secrets
 from vllm_cluster.control.context import Context, context
 from vllm_cluster.control.remote import ssh_argv
 from vllm_cluster.doctor import exposure
@@ -16,6 +17,7 @@ from vllm_cluster.doctor.checks import findings
 from vllm_cluster.doctor.finding import Finding
 from vllm_cluster.doctor.reach import Look, look, pool
 from vllm_cluster.plan import paths
+from vllm_cluster.steps import configs
 
 
 @dataclass(frozen=True)
@@ -87,11 +89,18 @@ def case_of(known: Context, found: Look) -> Case:
         model_id=known.plan.weights.identity,
         gpu_model=description.gpu.model,
         driver=description.driver,
+        generation=_generation(known),
         secrets=_digests(known, found.salt),
         known_hosts=str(known.cluster.local(description.ssh.known_hosts_file))
         if description.ssh.known_hosts_file
         else "~/.ssh/known_hosts",
     )
+
+
+def _generation(known: Context) -> str:
+    """As a deploy from this machine would find it."""
+    whole = set(known.secrets) == set(secrets.described(known.cluster))
+    return configs.generation(known.plan, known.secrets) if whole else ""
 
 
 def _digests(known: Context, salt: str) -> dict[str, str]:

@@ -12,12 +12,12 @@ from vllm_cluster.doctor.finding import BY_HAND, HERE, Finding, Step, by_hand
 RUN = "host.run-under-way"
 # What a run stops, starts, brings and changes on its hosts.
 OF_A_RUN = (
-    "host.not-deployed", "docker.missing", "docker.config", "docker.down", "docker.starting",
-    "docker.image-missing", "docker.image-unequal", "docker.leftover", "gpu.runtime",
-    "gpu.occupied", "memory.shm", "memory.limits", "model.missing", "model.files", "model.corrupt",
-    "model.other", "model.unread", "*.unit-missing", "*.unit-changed", "*.environment-changed",
-    "*.not-loaded", "*.disabled", "*.masked", "*.stale", "*.unwatched", "collective.*", "ray.*",
-    "vllm.*",
+    "host.not-deployed", "host.other-generation", "docker.missing", "docker.config", "docker.down",
+    "docker.starting", "docker.image-missing", "docker.image-unequal", "docker.leftover",
+    "gpu.runtime", "gpu.occupied", "memory.shm", "memory.limits", "model.missing", "model.files",
+    "model.corrupt", "model.other", "model.unread", "*.unit-missing", "*.unit-changed",
+    "*.environment-changed", "*.not-loaded", "*.disabled", "*.masked", "*.stale", "*.unwatched",
+    "collective.*", "ray.*", "vllm.*",
 )  # fmt: skip
 # What one may be causing that only brings, reads or removes weights: it stops no unit.
 OF_WEIGHTS = (

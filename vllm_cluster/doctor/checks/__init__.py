@@ -9,6 +9,7 @@ from vllm_cluster.doctor.checks import (
     collective,
     docker,
     firewall,
+    generation,
     gpu,
     gpu_health,
     host,
@@ -30,10 +31,10 @@ from vllm_cluster.doctor.finding import Finding
 
 Check = Callable[[Case], Iterable[Finding]]
 CHECKS: tuple[Check, ...] = (
-    *run.CHECKS, *host.CHECKS, *storage.CHECKS, *network.CHECKS, *names.CHECKS, *docker.CHECKS,
-    *gpu.CHECKS, *gpu_health.CHECKS, *units.CHECKS, *firewall.CHECKS, *security.CHECKS,
-    *memory.CHECKS, *model.CHECKS, *ray.CHECKS, *ray_starting.CHECKS, *rdma.CHECKS,
-    *collective.CHECKS, *vllm.CHECKS, *recovery.CHECKS,
+    *run.CHECKS, *generation.CHECKS, *host.CHECKS, *storage.CHECKS, *network.CHECKS,
+    *names.CHECKS, *docker.CHECKS, *gpu.CHECKS, *gpu_health.CHECKS, *units.CHECKS,
+    *firewall.CHECKS, *security.CHECKS, *memory.CHECKS, *model.CHECKS, *ray.CHECKS,
+    *ray_starting.CHECKS, *rdma.CHECKS, *collective.CHECKS, *vllm.CHECKS, *recovery.CHECKS,
 )  # fmt: skip
 
 

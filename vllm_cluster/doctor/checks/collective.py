@@ -18,17 +18,11 @@ _OWN = (*_CARDS, "VLLM_HOST_IP")
 def file(case: Case) -> Iterator[Finding]:
     """cluster.env as the plan has it, line by line."""
     for host, facts in case.deployed():
-        text = facts.contents.get(paths.ENVIRONMENT)
         card = card_of(host, facts)
-        if text is None or not card:
-            continue
-        wanted = environment.own(host.address, card) | case.plan.environment
-        found = dict(
-            line.split("=", 1) for line in text.splitlines() if "=" in line and line[0] != "#"
-        )
-        wrong = [name for name in {**wanted, **found} if wanted.get(name) != found.get(name)]
-        if not wrong:
-            continue
+        wanted, found = planned(case, host, facts), _there(facts)
+        wrong = changed(case, host, facts)
+        if not wrong or facts.as_kept(paths.ENVIRONMENT):
+            continue  # of another generation: see generation
         name = min(wrong, key=lambda n: (n not in _OWN, n))
         plane: Plane = "collective" if name in _OWN else "vllm"
         yield Finding(
@@ -38,6 +32,25 @@ def file(case: Case) -> Iterator[Finding]:
             evidence=f"{paths.ENVIRONMENT}: {len(wrong)} lines differ: {', '.join(sorted(wrong))}",
             fix=(*case.run_deploy(), *_restarts(host, facts, card)),
         )  # fmt: skip
+
+
+def changed(case: Case, host: HostPlan, facts: HostFacts) -> list[str]:
+    """The variables that cluster.env has otherwise than planned."""
+    wanted, found = planned(case, host, facts), _there(facts)
+    if not wanted or paths.ENVIRONMENT not in facts.contents:
+        return []
+    return [name for name in {**wanted, **found} if wanted.get(name) != found.get(name)]
+
+
+def planned(case: Case, host: HostPlan, facts: HostFacts) -> dict[str, str]:
+    """What cluster.env shall have; nothing where the card is not known."""
+    card = card_of(host, facts)
+    return environment.own(host.address, card) | case.plan.environment if card else {}
+
+
+def _there(facts: HostFacts) -> dict[str, str]:
+    lines = facts.contents.get(paths.ENVIRONMENT, "").splitlines()
+    return dict(line.split("=", 1) for line in lines if "=" in line and line[0] != "#")
 
 
 def _restarts(host: HostPlan, facts: HostFacts, card: str) -> tuple[Step, ...]:

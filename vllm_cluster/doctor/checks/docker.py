@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from vllm_cluster.doctor import in_place
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.finding import Finding, by_hand, on
 from vllm_cluster.doctor.first_cause import first_cause, message
@@ -100,7 +101,7 @@ def image(case: Case) -> Iterator[Finding]:
     """The image is there, and the running containers were made of it."""
     for host, facts in case.deployed():
         docker = facts.docker
-        if not docker.installed or docker.error:
+        if not docker.installed or docker.error or in_place.other_image(case, facts):
             continue
         if not docker.image_id:
             yield Finding(
@@ -129,7 +130,10 @@ def leftover(case: Case) -> Iterator[Finding]:
     """Containers of Ray or vLLM that no unit of the plan runs: by hand, or left by a guide."""
     for host, facts in case.deployed():
         for container in facts.docker.containers.values():
-            if not container.running or container.name in host.containers:
+            if not container.running or container.name in {
+                *host.containers,
+                *in_place.units(facts),
+            }:
                 continue
             ours = container.name in {RAY_HEAD, RAY_WORKER, VLLM}
             if ours or container.image == facts.docker.image_id != "":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from vllm_cluster.doctor import in_place
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.finding import Finding, by_hand, on
 from vllm_cluster.plan.containers import VLLM
@@ -22,7 +23,8 @@ def shm(case: Case) -> Iterator[Finding]:
             # vLLM over Ray shares the Ray head's.
             if name not in host.containers or (name == VLLM and case.plan.backend == "ray"):
                 continue
-            if 0 < inside.shm_bytes < case.plan.shm_bytes * 0.99:
+            planned = not in_place.other_unit(host.containers[name], facts)
+            if planned and 0 < inside.shm_bytes < case.plan.shm_bytes * 0.99:
                 yield Finding(
                     "memory.shm", "memory", host.name,
                     expected=f"/dev/shm of {_mib(case.plan.shm_bytes)} in {name}",
@@ -46,7 +48,7 @@ def limits(case: Case) -> Iterator[Finding]:
     for host, facts in case.deployed():
         for name, container in host.containers.items():
             inside = facts.docker.inside.get(name)
-            if inside is None:
+            if inside is None or in_place.other_unit(container, facts):
                 continue
             for option in container.options:
                 match = re.fullmatch(r"--ulimit=(\w+)=(-?\d+):-?\d+", option)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from vllm_cluster.doctor import in_place
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.finding import HERE, Finding, Step, by_hand, on
 from vllm_cluster.facts.doctor.model import HostFacts
@@ -19,6 +20,8 @@ def weights(case: Case) -> Iterator[Finding]:
     whole verification alone.
     """
     for host, facts in case.deployed():
+        if in_place.other_model(case, facts):
+            continue
         hung = facts.model.hung and any(beneath(case.plan.model_path, m) for m in facts.hung)
         if (facts.model.hung and not hung) or facts.model.unhashed:
             yield _unread(case, host, facts)

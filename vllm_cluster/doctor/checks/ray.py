@@ -6,13 +6,15 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
+from vllm_cluster.doctor import in_place
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.checks.ray_starting import OK, coming, ray_unit
 from vllm_cluster.doctor.finding import GAVE_UP, Finding, Step, by_hand, on
 from vllm_cluster.doctor.first_cause import first_cause
 from vllm_cluster.doctor.starting import STARTING_S, in_a_loop, in_a_row, pausing, starting
 from vllm_cluster.facts.doctor.model import HostFacts, Unit
-from vllm_cluster.plan import paths
+from vllm_cluster.plan import HostPlan, paths
+from vllm_cluster.plan.containers import VLLM
 
 
 def units(case: Case) -> Iterator[Finding]:
@@ -70,7 +72,7 @@ def versions(case: Case) -> Iterator[Finding]:
         (host.name, name, inside)
         for host, facts in case.deployed()
         for name, inside in facts.docker.inside.items()
-        if name in host.containers
+        if name in host.containers and not in_place.other_image(case, facts)
     ]
     for package, version in planned.items():
         found = [(host, name, inside.packages.get(package, "")) for host, name, inside in ours]
@@ -176,7 +178,7 @@ def nodes(case: Case) -> Iterator[Finding]:
                 else f"alive: {', '.join(alive) or 'none'}",
                 fix=on(host.name, restart),
             )  # fmt: skip
-        elif node.gpus != host.gpus:
+        elif node.gpus != host.gpus and not _other_node(case, host):
             yield Finding(
                 "ray.gpus", "ray", host.name,
                 expected=f"{host.gpus} GPUs of {host.name} in Ray",
@@ -193,6 +195,16 @@ def nodes(case: Case) -> Iterator[Finding]:
             evidence=f"alive: {', '.join(sorted(alive))}",
             fix=on(case.plan.head, "systemctl restart --no-block ray-head.service"),
         )  # fmt: skip
+
+
+def _other_node(case: Case, host: HostPlan) -> bool:
+    """Whether Ray's unit there is of another generation than is described."""
+    facts = case.facts.get(host.name)
+    return facts is not None and any(
+        in_place.other_unit(container, facts)
+        for name, container in host.containers.items()
+        if name != VLLM
+    )
 
 
 def raylets(case: Case) -> Iterator[Finding]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from vllm_cluster.doctor import in_place
 from vllm_cluster.doctor.case import Case
-from vllm_cluster.doctor.exec_line import arguments
 from vllm_cluster.doctor.finding import HERE, Finding, Step, on
 from vllm_cluster.facts.doctor.model import HostFacts, Unit
 from vllm_cluster.facts.doctor.script import unit_names
@@ -27,6 +27,8 @@ def installed(case: Case) -> Iterator[Finding]:
     for host, facts in case.deployed():
         for name in unit_names(host):
             unit, plane = facts.unit(name), plane_of(name)
+            if unit.load == "not-found" and in_place.lacks(host, facts, name):
+                continue  # see generation
             if unit.load == "masked":
                 yield _masked(case, host.name, unit, plane)
             elif unit.load == "not-found":
@@ -90,13 +92,10 @@ def commands(case: Case) -> Iterator[Finding]:
     for host, facts in case.deployed():
         for name, container in host.containers.items():
             unit = f"{name}.service"
-            text = facts.contents.get(f"{paths.UNITS}/{unit}", "")
-            found = arguments(text)
-            wanted = container.run()
             drop_ins = [d for d in facts.unit(unit).drop_ins if not d.endswith("/rdma.conf")]
-            differing = _difference(wanted, [w for w in found if CONFIG_LABEL not in w])
+            differing = in_place.difference(container, facts)
             plane = plane_of(unit)
-            if found and differing:
+            if differing and not facts.as_kept(f"{paths.UNITS}/{unit}"):
                 yield Finding(
                     f"{plane}.unit-changed", plane, host.name,
                     expected=f"{unit} with {differing[0] or 'nothing more'}",
@@ -119,18 +118,11 @@ def _restart(host: HostPlan, facts: HostFacts, unit: str) -> tuple[Step, ...]:
     """A container that was started with the changed file carries the right label all the same, so
     the deploy takes it for one of its own."""
     file, since_s = facts.files.get(f"{paths.UNITS}/{unit}"), facts.unit(unit).started_s
-    if file is None or file.changed_s > since_s + 1:
+    # One that only starts now is started again by the deploy, where it has to be.
+    early = facts.unit(unit).active == "activating"
+    if early or file is None or file.changed_s > since_s + 1:
         return ()
     return on(host.name, f"systemctl restart --no-block {unit}")
-
-
-def _difference(wanted: tuple[str, ...], found: list[str]) -> tuple[str, str] | None:
-    """The first words that differ: what is wanted and what is there."""
-    if list(wanted) == found:
-        return None
-    missing = [word for word in wanted if word not in found]
-    extra = [word for word in found if word not in wanted]
-    return (" ".join(missing[:3]), " ".join(extra[:3])) if missing or extra else ("its order", "")
 
 
 def stale(case: Case) -> Iterator[Finding]:
@@ -142,6 +134,8 @@ def stale(case: Case) -> Iterator[Finding]:
             wanted = _label(facts.contents.get(f"{paths.UNITS}/{unit}", ""))
             if running is None or not running.running or not wanted:
                 continue
+            if facts.generations.pending is not None:
+                continue  # the host itself ends what is not of the generation that stays
             plane = plane_of(unit)
             label = running.config
             if label == wanted:

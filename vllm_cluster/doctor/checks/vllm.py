@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from vllm_cluster.doctor import in_place
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.checks.ray import start_command, state_words
 from vllm_cluster.doctor.finding import Finding, by_hand, on
@@ -89,7 +90,7 @@ def _waiting(case: Case, unit: Unit) -> Finding:
 def answers(case: Case) -> Iterator[Finding]:
     """A completion comes back. `/health` and `/v1/models` stay 200 on an engine that hangs."""
     head = case.head
-    if head is None or not head.unit(_UNIT).running:
+    if head is None or not head.unit(_UNIT).running or in_place.other_api(case):
         return
     name, api = case.plan.head, head.api
     if api.gave_a_token:

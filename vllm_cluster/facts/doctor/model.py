@@ -342,7 +342,8 @@ class HostFacts:
 
     `complete`: it answered to the end; else `ended` says why not, and `words` are ssh's.
     `hung`: mount points of servers that do not answer, each with the kernel's words, empty where
-    it has none yet. `run`: who holds the lock of a run, if anybody did during the look.
+    it has none yet. `run`: who holds the lock of a run, if anybody did during the look. `kept`:
+    path to the generations that have the file as it lies there.
     """
 
     name: str
@@ -383,6 +384,7 @@ class HostFacts:
     rank_lines: tuple[str, ...] = ()
     ray_files: tuple[RayFile, ...] = ()
     generations: Kept = field(default_factory=Kept)
+    kept: dict[str, frozenset[str]] = field(default_factory=dict)
     raylet: Answer = Answer()
     ray: Ray = Ray()
     api: Api = Api()
@@ -395,6 +397,12 @@ class HostFacts:
     def unit(self, name: str) -> Unit:
         """The unit of that name; one that is not known where systemd said nothing."""
         return self.units.get(name, Unit(name, load="not-found", active="inactive"))
+
+    def as_kept(self, path: str) -> bool:
+        """Whether the file is that of the generation in place, or of the one that is switched to:
+        nobody has changed it since."""
+        mine = {self.generations.current, self.generations.pending} - {None}
+        return bool(mine & self.kept.get(path, frozenset()))
 
     def recovered(self, unit: str) -> Recovery:
         """What the unit of that name (with its suffix) notes of itself."""

@@ -59,6 +59,7 @@ def parse(name: str, output: str, *, arrived_s: float | None = None) -> HostFact
         rank_lines=sections.one("ranks").lines,
         ray_files=read_services.ray_files(sections),
         generations=read_host.generations(sections),
+        kept=read_host.kept(sections),
         raylet=read_services.answer(sections.one("raylet")),
         ray=read_services.ray(sections),
         api=read_services.api(sections),

@@ -199,6 +199,14 @@ def verified(sections: Sections) -> Verified:
         return Verified()
 
 
+def kept(sections: Sections) -> dict[str, frozenset[str]]:
+    """Path to the identities of the generations that have the file as it lies there."""
+    found: dict[str, frozenset[str]] = {}
+    for identity, path in sections.pairs("kept"):
+        found[path] = found.get(path, frozenset()) | {identity}
+    return found
+
+
 def generations(sections: Sections) -> Kept:
     """What `generation show` prints; nothing where a deploy never was, or where it failed."""
     try:

@@ -119,6 +119,7 @@ def _values(
                 "state": paths.STATE,
                 "ray_directory": paths.RAY_SESSIONS,
                 "generation_tool": f"{paths.SCRIPTS}/generation",
+                "generations": paths.GENERATIONS,
                 "daemon_json": DAEMON_JSON,
                 "secrets_directory": paths.SECRETS,
                 "units_state": paths.UNITS_STATE,

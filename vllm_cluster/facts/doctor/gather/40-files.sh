@@ -13,6 +13,18 @@ our_files() {
   for path in "${shown_files[@]}"; do show_file "$path"; done
 }
 
+# Which generations have our files as they lie here: nobody has changed those.
+kept_files() {
+  local folder id path
+  begin kept
+  for folder in "$generations"/*/files; do
+    id=${folder%/files}
+    for path in "${files[@]}"; do
+      if [ -f "$folder$path" ] && cmp -s "$folder$path" "$path"; then echo "${id##*/} $path"; fi
+    done
+  done
+}
+
 model_in_time() {
   begin model
   if on_hung_mount "$model_path"; then printf '%s= 124\n' "$mark"; else within 10 model; fi

@@ -27,6 +27,7 @@ main() {
   cards
   firewall
   our_files
+  kept_files
   kernel_log
   unit_logs
   unit_ends
