@@ -10,6 +10,9 @@ from typing import Any
 
 from vllm_cluster.doctor.ending import ON_REQUEST, Ending, last_end
 from vllm_cluster.doctor.examine import Examination
+from vllm_cluster.doctor.finding import BY_HAND
+from vllm_cluster.doctor.reach import ANSWER_TIMEOUT_S
+from vllm_cluster.doctor.under_way import RUN
 from vllm_cluster.facts.doctor.model import HostFacts, Unit
 from vllm_cluster.facts.doctor.script import unit_names
 from vllm_cluster.plan import generations
@@ -18,6 +21,7 @@ from vllm_cluster.plan.containers import RAY_HEAD, VLLM
 _VLLM, _HEAD = f"{VLLM}.service", f"{RAY_HEAD}.service"
 _TOGETHER_S = 10
 _WORDS = 120  # of a reason; more does not fit on one screen
+_SIDE = 80  # of what was expected, and of what was found
 _RANK = re.compile(r"rank (\d+) in world size \d+ is assigned .*?PP rank (\d+),.*?TP rank (\d+)")
 _SPEAKER = re.compile(r"pid=\d+, ip=([\d.]+)")
 
@@ -85,14 +89,20 @@ def to_json(examination: Examination) -> dict[str, Any]:
 def _generation(examination: Examination) -> dict[str, Any]:
     kept = {name: facts.generations for name, facts in examination.look.facts.items()}
     records = {each.id: each for one in kept.values() for each in one.records.values()}
+    head, serves = examination.case.plan.head, _serves(examination)
+    cut_off = bool(serves) and _cut_off(examination)
+    text = generations.summary(kept, head, serves=None if cut_off else serves)
+    if text and cut_off:
+        text += "; the API does not answer"
     return {
-        "text": generations.summary(
-            kept, examination.case.plan.head, serves=_serves(examination)),
+        "text": text,
+        "setback": generations.setback(kept, head),
         "serving": {name: one.serving.number if one.serving else None
                     for name, one in kept.items()},
         "kept": [
             {"number": r.number, "id": r.id, "status": r.status, "reason": r.reason,
-             "image": r.image, "vllm": r.vllm, "ray": r.ray, "tokens_per_s": r.tokens_per_s}
+             "since_s": r.since_s, "image": r.image, "vllm": r.vllm, "ray": r.ray,
+             "tokens_per_s": r.tokens_per_s}
             for r in sorted(records.values(), key=lambda each: each.number)
         ],
     }  # fmt: skip
@@ -104,6 +114,12 @@ def _serves(examination: Examination) -> bool | None:
     if any(facts.unit(_VLLM).running for facts in examination.look.facts.values()):
         return True
     return None if examination.case.head is None else False
+
+
+def _cut_off(examination: Examination) -> bool:
+    """Whether no vLLM answers while a host is silent, which an active one may lack."""
+    look = examination.look
+    return bool(look.silent) and not any(one.api.gave_a_token for one in look.facts.values())
 
 
 def _host(examination: Examination, name: str) -> dict[str, Any]:
@@ -135,17 +151,24 @@ def _host(examination: Examination, name: str) -> dict[str, Any]:
 
 
 def _unit(facts: HostFacts, unit: Unit) -> dict[str, Any]:
-    since_s = facts.clock_s - unit.changed_s if unit.changed_s else None
     noted = facts.recovered(unit.name)
     end = _last_end(facts, unit)
     return {
         "state": f"{unit.active} ({unit.sub})",
-        "since_s": round(since_s) if since_s is not None else None,
+        "since_s": _ago(facts, unit.changed_s),
         "restarts": unit.restarts,
         "note": noted.gave_up or _often(noted.often(facts.clock_s)) or "".join(noted.watchdog[-1:]),
-        "ended_s_ago": round(facts.clock_s - end.time_s) if end else None,
+        "ended_s_ago": _ago(facts, end.time_s) if end else None,
         "last_end": end.text() if end else "",
     }
+
+
+def _ago(facts: HostFacts, time_s: float) -> int | None:
+    """Seconds since then by the host's clock; None where never, or its clock was set back since."""
+    # A look reads the clock first: what changes while it goes on has just changed.
+    if not time_s or time_s > facts.clock_s + ANSWER_TIMEOUT_S:
+        return None
+    return max(0, round(facts.clock_s - time_s))
 
 
 def _last_end(facts: HostFacts, unit: Unit) -> Ending | None:
@@ -172,8 +195,8 @@ def _weights(examination: Examination, facts: HostFacts) -> str:
         return "missing"
     size = sum(facts.model.sizes.values())
     bad = any(f.plane == "model" and f.host == facts.name for f, _ in examination.findings)
-    read_s = facts.verified.ended_s
-    read = f", every byte read {_span(facts.clock_s - read_s)} ago" if read_s else ""
+    read_s = _ago(facts, facts.verified.ended_s)
+    read = f", every byte read {_span(read_s)} ago" if read_s is not None else ""
     return f"{'damaged' if bad else 'whole'}, {size / 2**30:.1f} GiB{read}"
 
 
@@ -194,16 +217,37 @@ def text(examination: Examination) -> str:
     for name, host in told["hosts"].items():
         lines += _host_lines(name, host)
     lines += _serving_lines(examination, told) if told["deployed"] else [""]
+    cause = told["first_cause"]
     if not told["deployed"] and examination.look.facts:
         bare = "these hosts" if not examination.look.silent else ", ".join(examination.look.facts)
-        lines.append(f"nothing is deployed on {bare} yet; `{examination.case.deploy}` deploys")
-    cause = told["first_cause"]
+        runs = cause and cause["id"] == RUN
+        then = "a run is under way" if runs else f"`{examination.case.deploy}` deploys"
+        lines.append(f"nothing is deployed on {bare} yet; {then}")
     if cause:
-        lines.append(f"{cause['plane']} plane, {cause['host']}: {cause['found']} ({cause['id']}); "
-                     "`vllm-cluster doctor` has the fix")  # fmt: skip
+        lines.append(_cause_line(cause, examination.case.description))
     elif told["deployed"]:
         lines.append("sound")
     return "\n".join(lines)
+
+
+def _cause_line(cause: dict[str, Any], file: str) -> str:
+    found = _short(cause["found"])
+    # Who runs what is a sentence of its own.
+    if cause["id"] != RUN:
+        found = f"expected {_short(cause['expected'])}, found {found}"
+    told = f"{cause['plane']} plane, {cause['host']}: {found} ({cause['id']})"
+    return f"{told}; {_deed(cause['fix'], f'`vllm-cluster doctor {file}`')}"
+
+
+def _deed(fix: list[dict[str, str]], doctor: str) -> str:
+    if any(step["on"] != BY_HAND for step in fix):
+        return f"{doctor} has the fix"
+    return "wait" if fix and fix[0]["command"].startswith("Wait") else f"{doctor} says more"
+
+
+def _short(words: str) -> str:
+    line = " ".join(words.split())
+    return line if len(line) <= _SIDE else f"{line[:_SIDE]}…"
 
 
 def _serving_lines(examination: Examination, told: dict[str, Any]) -> list[str]:
@@ -213,8 +257,9 @@ def _serving_lines(examination: Examination, told: dict[str, Any]) -> list[str]:
         note = "" if placed.found in {"", placed.planned} else "   <- not where the plan has it"
         lines.append(f"{placed.rank:>4}  {placed.pp_rank:>2}  {placed.tp_rank:>2}  "
                      f"{placed.planned:<12}  {where}{note}")  # fmt: skip
-    if told["generation"]["text"]:
-        lines += ["", told["generation"]["text"]]
+    said = [told["generation"][key] for key in ("text", "setback") if told["generation"][key]]
+    if said:
+        lines += ["", *said]
     return [*lines, "", *_api_lines(told["api"]), ""]
 
 
@@ -234,7 +279,9 @@ def _host_lines(name: str, host: dict[str, Any]) -> list[str]:
         lines.append(f"    {unit:<32} {state['state']:<24} for {_span(state['since_s'])}{restarts}")
         if state["last_end"]:
             words = state["last_end"][:_WORDS]
-            lines.append(f"        ended {_span(max(0, state['ended_s_ago']))} ago: {words}")
+            ago = state["ended_s_ago"]
+            when = "" if ago is None else f" {_span(ago)} ago"
+            lines.append(f"        ended{when}: {words}")
         if state["note"] and state["note"] not in state["last_end"]:
             lines.append(f"        {state['note']}")
     for gpu in host["gpus"]:

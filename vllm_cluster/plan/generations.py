@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 # Of a digest: enough to tell the generations of one cluster apart.
@@ -21,14 +22,16 @@ Status = Literal["switching", "good", "failed", "interrupted", "left"]
 class Record:
     """One generation as a host remembers it. `tokens_per_s`: None where nothing was measured.
 
-    `good_s`: when it served; None where it never did, or was left by a person. `units` by host,
-    `group`, `gpus`: as in Switch; empty and None in records of earlier versions.
+    `since_s`: since when it has its status; in records of earlier versions, when the switch to it
+    began. `good_s`: when it served; None where it never did, or was left by a person. `units` by
+    host, `group`, `gpus`: as in Switch; empty and None in records of earlier versions.
     """
 
     number: int
     id: str
     status: str
     reason: str = ""
+    since_s: float | None = None
     image: str = ""
     model: str = ""
     vllm: str = ""
@@ -89,6 +92,7 @@ def _record(found: dict[str, Any]) -> Record:
         id=str(found["id"]),
         status=str(found.get("status", "")),
         reason=str(found.get("reason", "")),
+        since_s=found.get("since_s"),
         image=str(found.get("image", "")),
         model=str(found.get("model", "")),
         vllm=str(found.get("vllm", "")),
@@ -164,7 +168,10 @@ def objection(kept: Mapping[str, Kept], identity: str) -> str:
         if record is None or record.status not in {"failed", "left"}:
             continue
         what = "failed" if record.status == "failed" else "was left"
-        again = "to try it again as it is: make upgrade RETRY=yes (pyinfra's --data retry=yes)"
+        again = (
+            "to try it again as it is: the same run with `--data retry=yes` "
+            "(make upgrade INV=… RETRY=yes)"
+        )
         return (
             f"the description is {record.text()}, which {what}: {record.reason}. "
             f"Correct the description; {again}"
@@ -241,10 +248,22 @@ def summary(kept: Mapping[str, Kept], head: str, *, serves: bool | None = None) 
     different = sorted(n for n, one in kept.items() if one.current not in {None, now})
     if different and not open_:
         told.append(f"{', '.join(different)} has another: run the deploy again")
-    last = max(records.values(), key=lambda each: each.number)
-    if last.id != now and last.status in {"failed", "left", "interrupted"}:
-        told.append(f"generation {last.number} {last.status} because {last.reason}")
     return "; ".join(told)
+
+
+def setback(kept: Mapping[str, Kept], head: str) -> str:
+    """When and why the newest generation does not serve; empty where it does, or may yet."""
+    records = {each.id: each for one in kept.values() for each in one.records.values()}
+    last = max(records.values(), key=lambda each: each.number, default=None)
+    if last is None or last.id == serving(kept, head):
+        return ""
+    if last.status not in {"failed", "left", "interrupted"}:
+        return ""
+    told = f"generation {last.number} {last.status} because {last.reason}"
+    # Who left one has said when.
+    if last.status == "left" or last.since_s is None:
+        return told
+    return f"{datetime.fromtimestamp(last.since_s, UTC):%Y-%m-%d %H:%M UTC}: {told}"
 
 
 def _in_place(record: Record, serves: bool | None) -> str:

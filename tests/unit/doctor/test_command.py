@@ -20,8 +20,9 @@ from vllm_cluster.commands import doctor, status
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.examine import Examination
 from vllm_cluster.doctor.reach import Silence
-from vllm_cluster.facts.doctor.model import Docker, HostFacts
+from vllm_cluster.facts.doctor.model import Api, Docker, HostFacts
 from vllm_cluster.plan.generations import Kept, Record
+from vllm_cluster.plan.run_lock import Bearer, Busy
 
 LAB = Path(__file__).parents[3] / "inventories" / "lab.yaml"
 Run = Callable[..., Result]
@@ -208,7 +209,11 @@ def test_status_names_the_one_host_without_a_deploy(run: Run) -> None:
     where = lines.index("    nothing is deployed here")
     assert lines[where - 1].startswith("node-b ")
     assert "ray-head.service" in done.output
-    assert "host plane, node-b: none: a new or a wiped machine (host.not-deployed)" in lines[-1]
+    assert lines[-1] == (
+        "host plane, node-b: expected the cluster's files, as on the other hosts, "
+        "found none: a new or a wiped machine (host.not-deployed); "
+        "`vllm-cluster doctor inventories/prod.yaml` has the fix"
+    )
 
 
 def test_status_of_hosts_that_nobody_saw_says_nothing_of_a_deploy(run: Run) -> None:
@@ -224,6 +229,63 @@ def test_status_calls_no_generation_serving_while_vllm_is_down(run: Run) -> None
     assert "generation 4 (vLLM 0.32.0, g4) is in place; nothing serves now" in shown
     up = changed(sound(), "node-a", generations=Kept("g4", records={"g4": record}))
     assert "serving generation 4" in run("status", cases=(up,)).output
+
+
+def test_status_calls_no_generation_serving_while_a_host_is_silent_and_no_token_comes(
+    run: Run,
+) -> None:
+    record = Record(4, "g4", "good", vllm="0.32.0")
+    case = changed(sound(), "node-a", generations=Kept("g4", records={"g4": record}))
+    alone = replace(case, facts={"node-a": case.facts["node-a"]},
+                    silent={"node-b": Silence("node-b", "timed out", "ssh node-b")})  # fmt: skip
+    dumb = changed(alone, "node-a", api=Api())
+    said = "generation 4 (vLLM 0.32.0, g4) is in place; the API does not answer\n"
+    assert said in run("status", cases=(dumb,)).output
+    assert "serving generation 4" in run("status", cases=(alone,)).output
+    busy = changed(case, "node-a", api=Api())
+    assert "serving generation 4" in run("status", cases=(busy,)).output
+
+
+def test_status_tells_what_failed_earlier_on_a_line_of_its_own(run: Run) -> None:
+    records = {"g4": Record(4, "g4", "good", vllm="0.32.0"),
+               "g5": Record(5, "g5", "failed", "no token", since_s=1796066000)}  # fmt: skip
+    case = changed(bad(), "node-a", generations=Kept("g4", records=records))
+    assert (
+        "is in place; nothing serves now\n"
+        "2026-11-30 19:13 UTC: generation 5 failed because no token\n"
+    ) in run("status", cases=(case,)).output
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "shown"), [(-65, "for 1m05s\n"), (1.2, "for 0m00s\n"), (7200, "for -\n")]
+)
+def test_status_shows_no_time_that_is_negative(run: Run, ahead_s: float, shown: str) -> None:
+    facts = sound().facts["node-a"]
+    unit = replace(facts.unit("vllm.service"), active="deactivating", sub="stop-post",
+                   changed_s=facts.clock_s + ahead_s)  # fmt: skip
+    case = changed(sound(), "node-a", units={**facts.units, unit.name: unit})
+    done = run("status", cases=(case,))
+    lines = done.output.splitlines()
+    (line,) = [each for each in lines if each.startswith("    vllm.service ")]
+    assert f"{line}\n".endswith(shown)
+
+
+def test_status_names_a_run_in_the_place_of_a_deploy_on_hosts_without_one(run: Run) -> None:
+    busy = Busy(Bearer("1", "alice", "laptop-7", "cluster.py"), 1795971900, 66)
+    case = changed(bare(sound(), "node-a", "node-b"), "node-a", run=busy)
+    lines = run("status", cases=(case,)).output.splitlines()
+    assert lines[-2] == "nothing is deployed on these hosts yet; a run is under way"
+    assert "node-a: alice on laptop-7 runs cluster.py since " in lines[-1]
+    assert lines[-1].endswith("(host.run-under-way); wait")
+
+
+def test_status_sends_nobody_to_doctor_for_a_fix_that_is_to_wait(run: Run) -> None:
+    facts = sound().facts["node-a"]
+    unit = replace(facts.unit("vllm.service"), active="activating", sub="start-post")
+    case = changed(sound(), "node-a", api=Api(), units={**facts.units, unit.name: unit})
+    last = run("status", cases=(case,)).output.splitlines()[-1]
+    assert last.startswith("vllm plane, node-a: expected ")
+    assert last.endswith("(vllm.starting); wait")
 
 
 @pytest.mark.parametrize(("words", "keyless"), [(("status",), "no"), (("doctor",), "yes")])

@@ -10,10 +10,13 @@ from vllm_cluster.plan import generations
 from vllm_cluster.plan.generations import Kept, Record, read
 
 
-def record(number: int, status: str = "good", reason: str = "", *, served: bool = False) -> Record:
+def record(
+    number: int, status: str = "good", reason: str = "", *, served: bool = False,
+    since_s: float | None = None,
+) -> Record:  # fmt: skip
     return Record(
         number, f"g{number}", status, reason, vllm="0.33.0", head="a", hosts=("a", "b"),
-        good_s=17.0 if served or status == "good" else None,
+        good_s=17.0 if served or status == "good" else None, since_s=since_s,
     )  # fmt: skip
 
 
@@ -42,7 +45,7 @@ def test_what_failed_or_was_left_is_not_tried_again_unasked() -> None:
     said = generations.objection(hosts, "g2")
     assert "generation 2" in said
     assert "failed: no completion" in said
-    assert "RETRY=yes" in said
+    assert said.endswith("the same run with `--data retry=yes` (make upgrade INV=… RETRY=yes)")
     assert generations.objection(hosts, "g1") == ""
     assert generations.objection(hosts, "g3") == ""
     cut_off = {"a": kept("g1", record(1), record(2, "interrupted", "no verdict"))}
@@ -104,14 +107,31 @@ def test_rollback_says_why_it_cannot() -> None:
     assert "ran on b too" in str(generations.target(fewer, "a", None))
 
 
-def test_summary_names_what_serves_and_what_failed() -> None:
+def test_summary_names_what_serves() -> None:
     hosts = dict.fromkeys(("a", "b"), kept("g1", record(1), record(2, "failed", "ValueError: x")))
-    assert generations.summary(hosts, "a", serves=True) == (
-        "serving generation 1 (vLLM 0.33.0, g1); generation 2 failed because ValueError: x"
-    )
+    assert generations.summary(hosts, "a", serves=True) == "serving generation 1 (vLLM 0.33.0, g1)"
     mixed = {"a": kept("g2", record(1), record(2)), "b": kept("g1", record(1), record(2))}
     assert "b has another" in generations.summary(mixed, "a")
     assert generations.summary({"a": Kept()}, "a") == ""
+
+
+@pytest.mark.parametrize(
+    ("newest", "said"),
+    [
+        (record(2, "failed", "no token", since_s=1796066000),
+         "2026-11-30 19:13 UTC: generation 2 failed because no token"),
+        (record(2, "interrupted", "no verdict", since_s=1796066000),
+         "2026-11-30 19:13 UTC: generation 2 interrupted because no verdict"),
+        (record(2, "failed", "no token"), "generation 2 failed because no token"),
+        (record(2, "left", "rolled back by x on y, 2026-11-30 19:13 UTC", since_s=1796066000),
+         "generation 2 left because rolled back by x on y, 2026-11-30 19:13 UTC"),
+        (record(2, "switching", since_s=1796066000), ""),
+    ],
+)  # fmt: skip
+def test_what_came_to_nothing_is_told_with_its_time(newest: Record, said: str) -> None:
+    assert generations.setback(dict.fromkeys("ab", kept("g1", record(1), newest)), "a") == said
+    assert generations.setback(dict.fromkeys("ab", kept("g2", record(1), newest)), "a") == ""
+    assert generations.setback({"a": Kept()}, "a") == ""
 
 
 def test_summary_says_of_what_lies_there_that_it_does_not_serve_while_it_does_not() -> None:
@@ -132,8 +152,7 @@ def test_summary_says_of_what_lies_there_that_it_does_not_serve_while_it_does_no
         ("accepted", "good", True,
          "switching from generation 1 to generation 2 (vLLM 0.33.0, g2)"),
         ("halted", "failed", False,
-         "going back from generation 2 to generation 1 (vLLM 0.33.0, g1); nothing serves now; "
-         "generation 2 failed because x"),
+         "going back from generation 2 to generation 1 (vLLM 0.33.0, g1); nothing serves now"),
     ],
 )  # fmt: skip
 def test_summary_says_how_far_a_switch_is(
@@ -158,7 +177,8 @@ def test_the_tools_line_is_read() -> None:
     line = json.dumps({
         "current": "g1", "pending": {"from": "g1", "to": "g2", "phase": "halted"},
         "records": [{"id": "g1", "number": 1, "status": "good", "tokens_per_s": 12.5, "good_s": 17,
-                     "units": {"a": ["ray-head", "vllm"]}, "group": True, "gpus": 2}],
+                     "since_s": 16, "units": {"a": ["ray-head", "vllm"]}, "group": True,
+                     "gpus": 2}],
         "trees": {"g1": "x"}, "checked": ["g1"],
     })  # fmt: skip
     found = read(line)
@@ -168,5 +188,6 @@ def test_the_tools_line_is_read() -> None:
     assert found.serving is not None
     assert (found.phase, found.serving.tokens_per_s, found.serving.good_s) == ("halted", 12.5, 17)
     one = found.serving
+    assert one.since_s == 16
     assert (one.units, one.group, one.gpus) == ({"a": ("ray-head", "vllm")}, True, 2)
     assert read("") == Kept()

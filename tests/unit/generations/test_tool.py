@@ -106,10 +106,15 @@ def test_a_verdict_outlives_the_connection(machine: Machine) -> None:
     machine.run("begin", "g2", "g1", json.dumps({"number": 2}))
     machine.run("halt")
     machine.run("place", "g2")
+    path = machine.state / "g2/generation.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "since_s": 1}))
     machine.run("verdict", "failed", "no completion")
+    judged_s = machine.kept().records["g2"].since_s
+    assert judged_s is not None
+    assert judged_s > 1
     machine.run("back")
     found = machine.kept().records["g2"]
-    assert (found.status, found.reason) == ("failed", "no completion")
+    assert (found.status, found.reason, found.since_s) == ("failed", "no completion", judged_s)
 
 
 def test_a_switch_that_touched_nothing_restarts_nothing(machine: Machine) -> None:
