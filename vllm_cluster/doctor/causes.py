@@ -13,7 +13,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cache
 
-from vllm_cluster.doctor.finding import BY_HAND, GAVE_UP, HERE, PLANES, Finding
+from vllm_cluster.doctor.finding import BY_HAND, GAVE_UP, HERE, PLANES, STOPPED, Finding
 from vllm_cluster.doctor.under_way import RUN, of_run, peaceful
 
 _HOST = ("host.unreachable", "host.key-changed", "host.no-root", "host.incomplete")
@@ -141,10 +141,19 @@ def explains(cause: Finding, effect: Finding) -> bool:
         possible = of_run(cause, effect.id)
     else:
         possible = any(fnmatchcase(cause.id, pattern) for pattern in causes_of(effect.id))
-    if not possible:
+    if not possible or (effect.found.startswith(STOPPED) and not _stops(cause, effect)):
         return False
     wide = any(fnmatchcase(effect.id, pattern) for pattern in WIDE)
     return bool(cause.concerns & effect.concerns) or (wide and _far(cause, effect))
+
+
+def _stops(cause: Finding, effect: Finding) -> bool:
+    """Whether what is stopped comes back with the fix of `cause`, or could not be started yet."""
+    if cause.id == RUN or cause.found.startswith(STOPPED):
+        return True
+    if cause.id == "ray.head-down":  # its fix starts vLLM too
+        return effect.id == "vllm.down"
+    return cause.plane in {"host", "docker"} and not cause.id.endswith(".starting")
 
 
 def _far(cause: Finding, effect: Finding) -> bool:

@@ -15,6 +15,8 @@ HERE = "here"
 BY_HAND = "by hand"
 # How the state of a unit begins that systemd starts no more.
 GAVE_UP = "it gave up"
+# And of one that somebody stopped: nothing but a start brings it back.
+STOPPED = "it is stopped"
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,12 @@ def starting(facts: HostFacts, unit: Unit) -> bool:
     return unit.active in _CHANGING and lately(facts, unit.changed_s)
 
 
+def stopped(unit: Unit) -> bool:
+    """Whether it ran in this boot and was stopped: it does not come by itself."""
+    idle = unit.load == "loaded" and unit.active == "inactive" and not unit.queued
+    return idle and unit.changed_s > 0
+
+
 def in_a_loop(facts: HostFacts, unit: Unit) -> bool:
     """Whether it has ended again and again since it last held."""
     return in_a_row(facts, unit) >= LOOP_RESTARTS

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.unit.doctor.cases import changed, first, ids, sound
+from tests.unit.doctor.cases import changed, first, ids, recorded, sound
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.causes import ordered
 from vllm_cluster.doctor.checks import findings
+from vllm_cluster.doctor.finding import HERE, Step
 from vllm_cluster.doctor.starting import LOOP_RESTARTS, STARTING_S
+from vllm_cluster.facts.doctor import parse
 from vllm_cluster.facts.doctor.model import Answer, Docker, Recovery
 
 HEAD, WORKER = ("node-a", "ray-head.service"), ("node-b", "ray-worker.service")
@@ -129,9 +131,54 @@ def test_a_worker_in_a_loop_waits_for_a_head_that_has_just_started() -> None:
     ]  # fmt: skip
 
 
-def test_a_unit_that_somebody_stopped_is_down_at_once() -> None:
-    case = since(sound(), HEAD, 2, active="inactive", sub="dead")
-    assert "ray.head-down" in ids(case)
+STOPPED = {"active": "inactive", "sub": "dead", "result": "success", "exit_status": 1}
+VLLM = ("node-a", "vllm.service")
+
+
+def down(case: Case, *places: tuple[str, str], **how: Any) -> Case:
+    """`case` after `vllm-cluster stop`, or where those units alone were stopped."""
+    for place in places or (VLLM, WORKER, HEAD):
+        case = since(case, place, 2, **STOPPED, **how)
+        docker = case.facts[place[0]].docker
+        kept = {n: one for n, one in docker.containers.items() if f"{n}.service" != place[1]}
+        case = changed(case, place[0], docker=replace(docker, containers=kept, inside={}))
+    return no_dashboard(case) if HEAD in (places or (HEAD,)) else case
+
+
+@pytest.mark.parametrize(
+    ("state", "found"),
+    [("enabled", "it is stopped"), ("disabled", "it is stopped, and no boot starts it")],
+)
+def test_a_cluster_that_was_stopped_is_started_as_a_whole(state: str, found: str) -> None:
+    case = down(sound(), file_state=state)
+    rows = ordered(findings(case))
+    causes = [f for f, why in rows if why is None]
+    assert [(f.id, f.found) for f in causes] == [("ray.head-down", found)]
+    assert {f.id for f, _ in rows} >= {"ray.worker-down", "vllm.down"}
+    assert causes[0].fix == (Step(HERE, "vllm-cluster start inventories/prod.yaml"),)
+
+
+@pytest.mark.parametrize(("place", "identity"), [
+    (HEAD, "ray.head-down"), (WORKER, "ray.worker-down"), (VLLM, "vllm.down"),
+])  # fmt: skip
+def test_a_unit_that_somebody_stopped_is_down_at_once(
+    place: tuple[str, str], identity: str
+) -> None:
+    found = first(down(sound(), place))
+    assert (found.id, found.found) == (identity, "it is stopped")
+    assert found.fix == (Step(HERE, "vllm-cluster start inventories/prod.yaml"),)
+
+
+def test_a_worker_that_is_stopped_does_not_come_with_its_head() -> None:
+    case = down(since(no_worker(sound()), HEAD, 6), WORKER)
+    head = case.facts["node-a"]
+    waits = replace(head.unit("vllm.service"), active="activating", sub="start-pre")
+    rows = ordered(findings(changed(case, "node-a", units={**head.units, waits.name: waits})))
+    assert [(f.id, f.host) for f, why in rows if why is None] == [("ray.worker-down", "node-b")]
+    assert "ray.starting" not in {f.id for f, _ in rows}
+    case = down(since(no_dashboard(no_worker(sound())), HEAD, 6), WORKER)
+    causes = [f.id for f, why in ordered(findings(case)) if why is None]
+    assert causes == ["ray.starting", "ray.worker-down"]
 
 
 def test_a_vllm_that_ends_with_its_head_is_waited_for() -> None:
@@ -141,6 +188,20 @@ def test_a_vllm_that_ends_with_its_head_is_waited_for() -> None:
     assert [(f.id, why.id if why else "") for f, why in rows] == [
         ("ray.starting", ""), ("vllm.waiting", "ray.starting"),
     ]  # fmt: skip
+
+
+def test_a_vllm_that_waits_for_its_heads_start_was_not_stopped() -> None:
+    case = since(down(sound(), VLLM, queued=True), HEAD, 2, **ACTIVATING)
+    rows = ordered(findings(case))
+    assert [(f.id, why.id if why else "") for f, why in rows] == [
+        ("ray.starting", ""), ("vllm.waiting", "ray.starting"),
+    ]  # fmt: skip
+
+
+def test_a_job_that_systemd_has_for_a_unit_is_read() -> None:
+    text = recorded("node-a").replace("Id=vllm.service\n", "Id=vllm.service\nJob=77\n")
+    read = parse("node-a", text, arrived_s=0.0).units
+    assert [name for name, unit in read.items() if unit.queued] == ["vllm.service"]
 
 
 LOST = "1.0 node-a vllm-cluster[9]: the count of starts, /run/vllm-cluster/units/vllm.starts, {}"

@@ -9,9 +9,16 @@ from collections.abc import Iterator
 from vllm_cluster.doctor import in_place
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.checks.ray_starting import OK, coming, ray_unit
-from vllm_cluster.doctor.finding import GAVE_UP, Finding, Step, by_hand, on
+from vllm_cluster.doctor.finding import GAVE_UP, HERE, STOPPED, Finding, Step, by_hand, on
 from vllm_cluster.doctor.first_cause import first_cause
-from vllm_cluster.doctor.starting import STARTING_S, in_a_loop, in_a_row, pausing, starting
+from vllm_cluster.doctor.starting import (
+    STARTING_S,
+    in_a_loop,
+    in_a_row,
+    pausing,
+    starting,
+    stopped,
+)
 from vllm_cluster.facts.doctor.model import HostFacts, Unit
 from vllm_cluster.plan import HostPlan, paths
 from vllm_cluster.plan.containers import VLLM
@@ -24,7 +31,7 @@ def units(case: Case) -> Iterator[Finding]:
             unit = facts.unit(f"{name}.service")
             if name not in host.containers or unit.running:
                 continue
-            if unit.load in {"masked", "not-found"} or unit.file_state == "disabled":
+            if unit.load in {"masked", "not-found"} or disabled(unit):
                 continue
             if starting(facts, unit):
                 continue  # see ray_starting
@@ -36,12 +43,19 @@ def units(case: Case) -> Iterator[Finding]:
                 evidence=facts.recovered(unit.name).gave_up or first_cause(unit.log)
                 or f"{unit.name}: {unit.active} {unit.sub}",
                 # vLLM is stopped with its head, and does not come back with it by itself.
-                fix=on(host.name, start_command(unit) + " vllm.service" * (name == "ray-head")),
+                fix=start(case, host.name, unit, also=" vllm.service" * (name == "ray-head")),
             )  # fmt: skip
+
+
+def disabled(unit: Unit) -> bool:
+    """Whether no boot starts it, which is told as such: unless it is stopped as well."""
+    return unit.file_state == "disabled" and not stopped(unit)
 
 
 def state_words(facts: HostFacts, unit: Unit) -> str:
     """A unit's state for people."""
+    if stopped(unit):
+        return STOPPED + ", and no boot starts it" * (unit.file_state == "disabled")
     if unit.active == "failed" and facts.recovered(unit.name).gave_up:
         return f"{GAVE_UP} after {unit.restarts} restarts"
     if unit.active == "activating" and in_a_loop(facts, unit):
@@ -54,8 +68,15 @@ def state_words(facts: HostFacts, unit: Unit) -> str:
     return f"it is {unit.active} ({unit.result}, exit {unit.exit_status})"
 
 
+def start(case: Case, host: str, unit: Unit, *, also: str = "") -> tuple[Step, ...]:
+    """What brings a unit back that is down: all that is stopped starts at once, in order."""
+    if stopped(unit):
+        return (Step(HERE, f"vllm-cluster start {case.description}"),)
+    return on(host, start_command(unit) + also)
+
+
 def start_command(unit: Unit) -> str:
-    """What starts a unit that is down, whether it was stopped or gave up."""
+    """What starts a unit that ends again and again, or gave up."""
     if unit.active == "activating":
         restart = f"systemctl restart --no-block {unit.name}"
         # The next start would only pause longer: its count begins anew.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.finding import Finding, by_hand
 from vllm_cluster.doctor.first_cause import message
-from vllm_cluster.doctor.starting import STARTING_S, in_a_loop, lately, since, starting
+from vllm_cluster.doctor.starting import STARTING_S, in_a_loop, lately, since, starting, stopped
 from vllm_cluster.facts.doctor.model import HostFacts, Unit
 from vllm_cluster.plan import HostPlan
 
@@ -42,8 +42,14 @@ def _lacks(case: Case, host: HostPlan) -> str:
         return "its dashboard does not answer yet" if host.role == "head" else ""
     there = {node.address for node in head.ray.nodes if node.alive}
     awaited = case.plan.hosts.values() if host.role == "head" else (host,)
-    missing = [each.name for each in awaited if each.address not in there]
+    missing = [each.name for each in awaited
+               if each.address not in there and not _stopped(case, each)]  # fmt: skip
     return f"not in Ray's list of nodes yet: {', '.join(missing)}" if missing else ""
+
+
+def _stopped(case: Case, host: HostPlan) -> bool:
+    facts = case.facts.get(host.name)
+    return facts is not None and facts.whole and stopped(ray_unit(host, facts))
 
 
 def _lost(case: Case, host: HostPlan) -> str:

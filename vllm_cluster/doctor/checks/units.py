@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from vllm_cluster.doctor import in_place
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.finding import HERE, Finding, Step, on
+from vllm_cluster.doctor.starting import stopped
 from vllm_cluster.facts.doctor.model import HostFacts, Unit
 from vllm_cluster.facts.doctor.script import unit_names
 from vllm_cluster.plan import HostPlan, members, paths
@@ -25,6 +26,7 @@ def plane_of(unit: str) -> Plane:
 def installed(case: Case) -> Iterator[Finding]:
     """Every unit of the plan is there, not masked, enabled, and loaded as it lies on the disk."""
     for host, facts in case.deployed():
+        started = {f"{container}.service" for container in host.containers}
         for name in unit_names(host):
             unit, plane = facts.unit(name), plane_of(name)
             if unit.load == "not-found" and in_place.lacks(host, facts, name):
@@ -38,7 +40,7 @@ def installed(case: Case) -> Iterator[Finding]:
                     evidence=f"systemctl show {name}: LoadState=not-found",
                     fix=case.run_deploy(),
                 )  # fmt: skip
-            elif unit.file_state == "disabled":
+            elif unit.file_state == "disabled" and not (name in started and stopped(unit)):
                 yield Finding(
                     f"{plane}.disabled", plane, host.name,
                     expected=f"{name} enabled, so that it starts at every boot",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from vllm_cluster.doctor import in_place
 from vllm_cluster.doctor.case import Case
-from vllm_cluster.doctor.checks.ray import start_command, state_words
+from vllm_cluster.doctor.checks.ray import disabled, start, state_words
 from vllm_cluster.doctor.finding import Finding, by_hand, on
 from vllm_cluster.doctor.first_cause import first_cause, message
 from vllm_cluster.doctor.starting import in_a_loop, since, starting
@@ -25,14 +25,14 @@ def unit(case: Case) -> Iterator[Finding]:
     if head is None or not head.deployed:
         return
     found = head.unit(_UNIT)
-    if found.running or found.load in {"masked", "not-found"} or found.file_state == "disabled":
+    if found.running or found.load in {"masked", "not-found"} or disabled(found):
         return
     name = case.plan.head
     # Once or twice is a start that went wrong; a restart now would only begin the loading anew.
     if found.active == "activating" and not in_a_loop(head, found):
         yield _starting(case, head, found)
         return
-    if found.active != "activating" and starting(head, found):
+    if found.active != "activating" and (starting(head, found) or found.queued):
         yield _ending(case, head, found)
         return
     yield Finding(
@@ -41,7 +41,7 @@ def unit(case: Case) -> Iterator[Finding]:
         found=state_words(head, found),
         evidence=head.recovered(_UNIT).gave_up or first_cause(found.log)
         or f"{_UNIT}: {found.active} {found.sub}",
-        fix=on(name, start_command(found)),
+        fix=start(case, name, found),
     )  # fmt: skip
 
 

@@ -59,7 +59,8 @@ class Unit:
 
     `log`: the last lines of its journal. `ends`: systemd's lines of its last starts and ends in
     this boot, and before the last end the unit's own. `restarts`: since a person or a deploy
-    started it last; `in_a_row`: how often it ended since it last held.
+    started it last; `in_a_row`: how often it ended since it last held. `queued`: systemd is
+    about to start or to stop it.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Unit:
     drop_ins: tuple[str, ...] = ()
     log: tuple[str, ...] = ()
     ends: tuple[str, ...] = ()
+    queued: bool = False
 
     @property
     def running(self) -> bool:

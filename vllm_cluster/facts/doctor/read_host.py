@@ -135,6 +135,7 @@ def _unit(name: str, said: dict[str, str], log: tuple[str, ...], ends: tuple[str
         drop_ins=tuple(said.get("DropInPaths", "").split()),
         log=log,
         ends=ends,
+        queued=said.get("Job", "0") not in {"", "0"},
     )
 
 

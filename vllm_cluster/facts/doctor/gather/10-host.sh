@@ -127,7 +127,7 @@ units_state() {
   begin units
   systemctl show --timestamp=unix --property="Id,LoadState,ActiveState,SubState,UnitFileState,\
 NeedDaemonReload,Result,ExecMainStatus,ExecMainCode,NRestarts,ActiveEnterTimestamp,\
-ExecMainStartTimestamp,InactiveExitTimestamp,StateChangeTimestamp,FragmentPath,DropInPaths,StatusText" "${units[@]}" 2>&1
+ExecMainStartTimestamp,InactiveExitTimestamp,StateChangeTimestamp,FragmentPath,DropInPaths,StatusText,Job" "${units[@]}" 2>&1
 }
 
 kernel_log() {
