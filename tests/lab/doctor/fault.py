@@ -34,6 +34,7 @@ class Fault:
     real Ray and vLLM run; the others are put into hosts with the stand-in image, and those with
     `real_consequence`, what follows where Ray and vLLM are real, into both. `described` makes the
     description say more than the suite's own. `standin` names what stands in for the real thing.
+    `awaited`: doctor says something else before Ray has noticed.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Fault:
     tidy: Deed = nothing
     real: bool = False
     real_consequence: str = ""
+    awaited: bool = False
     described: Callable[[Cluster], Cluster] | None = None
     standin: str = ""
     heal_timeout_s: float = 240

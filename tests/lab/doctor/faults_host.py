@@ -93,7 +93,7 @@ FAULTS = (
     Fault("gcs-dropped", "a foreign rule drops Ray's port on the head", "network.port-blocked",
           "node-a", on("node-a", _FOREIGN + "nft add rule inet foreign in tcp dport 6379 drop"),
           tidy=on("node-a", "nft delete table inet foreign"),
-          real_consequence="ray.worker-down", heal_timeout_s=900),
+          real_consequence="ray.starting", heal_timeout_s=900),
     Fault("policy-drop", "another firewall's chain drops by default", "network.port-blocked",
           "node-b", on("node-b", "nft add table ip filter2 && nft 'add chain ip filter2 INPUT "
                        "{ type filter hook input priority 0; policy accept; }' && nft add rule ip "

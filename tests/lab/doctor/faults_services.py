@@ -92,8 +92,10 @@ FAULTS = (
           on("node-b", "echo 10 > /run/vllm-cluster/units/ray-worker.starts; "
              "systemctl restart ray-worker || timeout 60 sh -c "
              "'until systemctl is-failed ray-worker; do sleep 0.2; done'")),
-    Fault("raylet-hung", "a raylet hangs behind an active unit", "ray.raylet", "node-b",
-          on("node-b", _STOP_PROCESS % "ray/raylet/raylet"), real=True,
+    # Ray gives the node up, and the worker comes back by itself.
+    Fault("raylet-hung", "a raylet hangs behind an active unit", "ray.starting", "node-b",
+          on("node-b", _STOP_PROCESS % "ray/raylet/raylet"), real=True, awaited=True,
+          by_hand=lambda _: None,
           heal_timeout_s=900),
     Fault("model-gone", "the weights are missing on one host", "model.missing", "node-b",
           on("node-b", "rm -r /var/lib/vllm-cluster/models/tiny/*")),

@@ -57,7 +57,7 @@ def one(hosts: Cluster, fault: Fault) -> None:
         suite.touched(hosts)
         fault.inject(cluster)
         began = time.monotonic()
-        said = suite.await_said(cluster, "")
+        said = suite.await_said(cluster, fault.finding if fault.awaited else "")
         assert_first(said, fault)
         noticed_s = time.monotonic() - began
         consequence = fault.real_consequence if real and not fault.real else fault.consequence
