@@ -138,7 +138,7 @@ def explains(cause: Finding, effect: Finding) -> bool:
     if cause is effect or cause.severity == "warning":
         return False
     if cause.id == RUN:
-        possible = of_run(cause, effect.id)
+        possible = of_run(cause, effect)
     else:
         possible = any(fnmatchcase(cause.id, pattern) for pattern in causes_of(effect.id))
     if not possible or (effect.found.startswith(STOPPED) and not _stops(cause, effect)):

@@ -8,6 +8,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from vllm_cluster.doctor.finding import BY_HAND, HERE, Finding, Step, by_hand
+from vllm_cluster.plan.ports import SPREADING
 
 RUN = "host.run-under-way"
 # What a run stops, starts, brings and changes on its hosts.
@@ -17,12 +18,13 @@ OF_A_RUN = (
     "gpu.runtime", "gpu.occupied", "memory.shm", "memory.limits", "model.missing", "model.files",
     "model.corrupt", "model.other", "model.unread", "*.unit-missing", "*.unit-changed",
     "*.environment-changed", "*.not-loaded", "*.disabled", "*.masked", "*.stale", "*.unwatched",
-    "collective.*", "ray.*", "vllm.*",
+    "security.secret-missing", "collective.*", "ray.*", "vllm.*",
 )  # fmt: skip
 # What one may be causing that only brings, reads or removes weights: it stops no unit.
 OF_WEIGHTS = (
     "model.missing", "model.files", "model.corrupt", "model.other", "model.unread", "vllm.waiting",
 )  # fmt: skip
+_TAKEN = "host.port-taken"
 _WEIGHTS = " runs vllm-cluster weights "
 _WAIT = by_hand("Wait until the run has ended, then run doctor again")
 _AFTER = by_hand("When the run has ended, if it is still so:")
@@ -33,10 +35,12 @@ _FIGHTS = re.compile(
 )
 
 
-def of_run(run: Finding, identity: str) -> bool:
-    """Whether that run may be causing a finding of that id."""
+def of_run(run: Finding, finding: Finding) -> bool:
+    """Whether that run may be causing that finding."""
+    if finding.id == _TAKEN:  # by what spreads images and weights from host to host
+        return finding.expected.endswith(SPREADING)
     patterns = OF_WEIGHTS if _of_weights(run) else OF_A_RUN
-    return any(fnmatchcase(identity, pattern) for pattern in patterns)
+    return any(fnmatchcase(finding.id, pattern) for pattern in patterns)
 
 
 def peaceful(finding: Finding, runs: Collection[Finding], *, explained: bool) -> Finding:

@@ -15,6 +15,8 @@ from vllm_cluster.spec.model import Description
 
 # What stands beside a rule, for people; a rule of ours is known by it.
 CLUSTER, API, MONITORING = "hosts of the cluster reach every port", "API", "monitoring"
+# How the uses of our own agents end, which listen in a run alone.
+SPREADING = "while they spread"
 
 
 def port_uses(description: Description, *, ray: bool) -> tuple[PortUse, ...]:
@@ -24,12 +26,10 @@ def port_uses(description: Description, *, ray: bool) -> tuple[PortUse, ...]:
     several = len(description.hosts) > 1
     copied = description.weights.storage == "nvme" and several
     weights = PortUse(
-        "weights, while they spread", p.weights_first, p.weights_last, "every host", "fabric",
+        f"weights, {SPREADING}", p.weights_first, p.weights_last, "every host", "fabric",
         "cluster",
     )  # fmt: skip
-    images = PortUse(
-        "images, while they spread", *_one(p.images), "every host", "fabric", "cluster"
-    )
+    images = PortUse(f"images, {SPREADING}", *_one(p.images), "every host", "fabric", "cluster")
     own = (api, *([images] if several else []), *([weights] if copied else []))
     if not ray:
         return own

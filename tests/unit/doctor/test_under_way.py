@@ -19,7 +19,7 @@ from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.causes import ordered
 from vllm_cluster.doctor.checks import findings
 from vllm_cluster.doctor.finding import HERE, Finding, on
-from vllm_cluster.facts.doctor.model import Container, Disk
+from vllm_cluster.facts.doctor.model import Container, Disk, Owner
 from vllm_cluster.facts.doctor.read_host import run
 from vllm_cluster.facts.doctor.script import MARK
 from vllm_cluster.facts.doctor.sections import Sections
@@ -111,6 +111,38 @@ def test_an_outage_while_weights_are_read_has_its_fix_and_what_waits_for_them_wa
     assert {f.id: why.id for f, why in rows if why} == dict.fromkeys(
         ("model.missing", "vllm.waiting"), "host.run-under-way"
     )
+
+
+def taken(case: Case, host: str, name: str) -> Case:
+    """`case` with a process of a host's own on the port of that name."""
+    port = next(use.first for use in case.plan.ports if use.name.startswith(name))
+    owner = Owner(port, 4255, "python3", ours=False, line=f"LISTEN *:{port} pid=4255")
+    return changed(case, host, owners=(*case.facts[host].owners, owner))
+
+
+@pytest.mark.parametrize("what", ["cluster.py", "vllm-cluster weights place"])
+@pytest.mark.parametrize("name", ["images", "weights"])
+def test_what_spreads_images_and_weights_is_not_killed_during_the_run(name: str, what: str) -> None:
+    case = taken(sound(), "node-b", name)
+    assert commands(case) == ["kill 4255"]
+    busy = replace(BUSY, bearer=replace(ALICE, what=what))
+    rows = ordered(findings(run_on(case, busy=busy)))
+    assert [(f.id, why.id if why else "") for f, why in rows] == [
+        ("host.run-under-way", ""), ("host.port-taken", "host.run-under-way"),
+    ]  # fmt: skip
+    assert commands(run_on(case, busy=busy)) == []
+
+
+def test_another_port_that_is_taken_is_no_runs_doing() -> None:
+    assert "kill 4255" in commands(run_on(taken(sound(), "node-a", "ray gcs")))
+
+
+def test_a_secret_that_a_run_is_about_to_write_is_not_missing_yet() -> None:
+    case = changed(sound(), "node-b", secrets={})
+    assert first(case).id == "security.secret-missing"
+    rows = ordered(findings(run_on(case)))
+    assert [f.id for f, why in rows if why is None] == ["host.run-under-way"]
+    assert "security.secret-missing" in [f.id for f, _ in rows]
 
 
 def test_a_deploy_is_for_after_a_run_of_weights_too() -> None:
