@@ -39,6 +39,28 @@ def test_what_vllm_waits_for_is_what_its_log_says(
     assert waiting.found.startswith(found)
 
 
+ASKED = 'vllm[7]: INFO:     10.77.0.200:57620 - "POST /v1/completions HTTP/1.1" 200 OK'
+
+
+@pytest.mark.parametrize(
+    ("log", "found"),
+    [
+        (("vllm[7]: serving", ASKED, "systemd[1]: Starting vllm.service"), "it says nothing yet"),
+        (("script[9]: waiting: docker", ASKED), "waiting: docker"),
+        (("script[9]: waiting: docker", "systemd[1]: vllm.service: Consumed 9 s"),
+         "waiting: docker"),
+    ],
+)  # fmt: skip
+def test_what_vllm_said_before_it_was_killed_is_not_what_it_waits_for(
+    log: tuple[str, ...], found: str
+) -> None:
+    facts = sound().facts["node-a"]
+    lines = tuple(f"1795971000.{n} node-a {line}" for n, line in enumerate(log))
+    unit = replace(facts.unit("vllm.service"), active="activating", sub="start-pre", log=lines)
+    case = changed(sound(), "node-a", units={**facts.units, unit.name: unit})
+    assert next(f for f in findings(case) if f.id == "vllm.waiting").found == found
+
+
 def test_the_wrong_card_for_gloo() -> None:
     facts = sound().facts["node-b"]
     text = facts.contents[ENV].replace("GLOO_SOCKET_IFNAME=fabric0", "GLOO_SOCKET_IFNAME=eth9")

@@ -13,6 +13,7 @@ from vllm_cluster.doctor.first_cause import first_cause, message
 from vllm_cluster.doctor.starting import in_a_loop, since, starting
 from vllm_cluster.facts.doctor.model import HostFacts, Unit
 from vllm_cluster.facts.doctor.script import COMPLETION_LIMIT_S
+from vllm_cluster.plan.signs import NOISE
 
 _UNIT = "vllm.service"
 _OK, _UNAUTHORIZED = 200, 401
@@ -71,10 +72,8 @@ def _ending(case: Case, head: HostFacts, unit: Unit) -> Finding:
 
 def _waiting(case: Case, unit: Unit) -> Finding:
     """Before vLLM itself: for Docker, weights, this host's GPUs, and last for those of all hosts.
-    The last line of the log says for which, where it is no line of systemd's own."""
-    said = [message(line)[1].strip() for line in unit.log
-            if not line.startswith("-- ") and " systemd[" not in line]  # fmt: skip
-    last = said[-1] if said else ""
+    The last line that this start has logged says for which."""
+    last = _last_of_this_start(unit)
     ray = re.search(r"waiting for (\d+) GPUs; Ray shows: (.*)", last)
     return Finding(
         "vllm.waiting", "vllm", case.plan.head,
@@ -85,6 +84,18 @@ def _waiting(case: Case, unit: Unit) -> Finding:
         fix=by_hand("Wait; it starts by itself when every host is there" if ray
                     else "Wait; it starts by itself when that is there"),
     )  # fmt: skip
+
+
+def _last_of_this_start(unit: Unit) -> str:
+    """Before systemd's last "Starting" are the words of what ran before, until it was killed."""
+    last = ""
+    for line in unit.log:
+        words = message(line)[1].strip()
+        if " systemd[" in line:
+            last = "" if words.startswith("Starting ") else last
+        elif not line.startswith("-- ") and not re.search(NOISE, words):
+            last = words
+    return last
 
 
 def answers(case: Case) -> Iterator[Finding]:
