@@ -12,9 +12,13 @@ from vllm_cluster.doctor.reach import Silence
 from vllm_cluster.facts.doctor.model import (
     Container,
     Disk,
+    Docker,
     Mount,
     Owner,
 )
+from vllm_cluster.facts.doctor.read_network import owners
+from vllm_cluster.facts.doctor.script import MARK
+from vllm_cluster.facts.doctor.sections import Sections
 from vllm_cluster.plan.members import Members
 
 WEIGHTS = "/var/lib/vllm-cluster/models"
@@ -160,3 +164,20 @@ def test_a_host_that_left_the_description_and_was_not_cleaned() -> None:
     ]
     assert first(case).severity == "warning"
     assert command(case).endswith("--host node-c")
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_listens_in_a_container_of_ours_that_is_ending_takes_no_port(known: bool) -> None:
+    """It answers no exec any more; a moment later Docker knows nothing of it."""
+    identity = "9c" * 32
+    worker = Container("ray-worker", identity)
+    docker = Docker(containers={"ray-worker": worker} if known else {})
+    line = f"owner 6380 1400 pid:[1] 0::/system.slice/docker-{identity}.scope raylet"
+    assert owners(Sections(f"{MARK} listeners\n{line}\n{MARK} end\n"), docker)[0].ours
+
+
+def test_what_listens_in_somebody_elses_container_takes_a_port() -> None:
+    identity = "9c" * 32
+    docker = Docker(containers={"theirs": Container("theirs", identity)})
+    line = f"owner 6380 1400 pid:[1] 0::/system.slice/docker-{identity}.scope redis"
+    assert not owners(Sections(f"{MARK} listeners\n{line}\n{MARK} end\n"), docker)[0].ours

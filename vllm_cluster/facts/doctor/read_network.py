@@ -8,6 +8,7 @@ from dataclasses import replace
 from vllm_cluster.facts.doctor.gpu_model import RdmaPort
 from vllm_cluster.facts.doctor.model import Docker, Holder, Link, Listener, Owner, Peer
 from vllm_cluster.facts.doctor.sections import Sections
+from vllm_cluster.plan import containers
 
 _PROCESS = re.compile(r'\("([^"]+)",pid=(\d+)')
 
@@ -44,6 +45,9 @@ def prefixes(sections: Sections) -> dict[str, int]:
     return {address: int(length) for address, length in pairs}
 
 
+_OF_DOCKER = re.compile(r"\bdocker[-/][0-9a-f]{64}\b")
+
+
 def owners(sections: Sections, docker: Docker) -> tuple[Owner, ...]:
     """Who listens on the planned ports."""
     ours = {inside.namespace for inside in docker.inside.values() if inside.namespace}
@@ -54,12 +58,16 @@ def owners(sections: Sections, docker: Docker) -> tuple[Owner, ...]:
         if words[0] != "owner" or len(words) < 6:
             continue
         _, port, pid, namespace, group, command = words
+        container = next((c.name for c in docker.containers.values() if c.id and c.id in group), "")
+        # One that is ending answers no exec, or Docker has forgotten it already.
+        unknown = not container and not docker.silent and _OF_DOCKER.search(group)
         unit = re.search(r"/([^/]+\.service)(?:/|$)", group)
         found.append(
             Owner(
-                int(port), int(pid), command.strip(), namespace in ours,
+                int(port), int(pid), command.strip(),
+                namespace in ours or container in containers.EVERY or bool(unknown),
                 unit[1] if unit else "",
-                next((c.name for c in docker.containers.values() if c.id and c.id in group), ""),
+                container,
                 next((x for x in lines if f":{port} " in x and f"pid={pid}," in x), ""),
             )
         )  # fmt: skip
