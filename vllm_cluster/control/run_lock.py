@@ -211,7 +211,7 @@ def _end(process: subprocess.Popen[str], last_word: str = "") -> None:
         with contextlib.suppress(OSError):
             process.stdin.write(last_word)
             process.stdin.flush()
-    for stream in (process.stdin, process.stdout):
+    for stream in (process.stdin, process.stdout, process.stderr):
         if stream is not None:
             with contextlib.suppress(OSError):
                 stream.close()

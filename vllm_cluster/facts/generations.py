@@ -11,7 +11,7 @@ from pyinfra.api.facts import FactBase
 from vllm_cluster.plan import paths
 from vllm_cluster.plan.generations import Kept, read
 
-TOOL = f"{paths.SCRIPTS}/generation"
+TOOL = paths.GENERATION_TOOL
 
 
 class Generations(FactBase[Kept]):

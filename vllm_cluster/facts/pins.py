@@ -16,7 +16,7 @@ QUERY = (
 
 def script(image: str) -> str:
     """The shell script that prints KEY, a tab and VALUE a line. `image` as Docker names it."""
-    tool = f"{paths.SCRIPTS}/generation"
+    tool = paths.GENERATION_TOOL
     engine = "docker version --format '{{.Server.Version}}' 2>/dev/null"
     inspect = f"docker image inspect --format '{{{{.Id}}}}' {shlex.quote(image)} 2>/dev/null"
     return (

@@ -5,6 +5,7 @@ from __future__ import annotations
 CONFIG = "/etc/vllm-cluster"
 STATE = "/var/lib/vllm-cluster"
 SCRIPTS = "/usr/local/lib/vllm-cluster"
+GENERATION_TOOL = f"{SCRIPTS}/generation"
 UNITS = "/etc/systemd/system"
 
 # One file for the host's python3: brings weights and images from host to host.

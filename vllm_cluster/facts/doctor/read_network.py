@@ -10,6 +10,7 @@ from vllm_cluster.facts.doctor.model import Docker, Holder, Link, Listener, Owne
 from vllm_cluster.facts.doctor.sections import Sections
 from vllm_cluster.plan import containers
 
+_OF_DOCKER = re.compile(r"\bdocker[-/][0-9a-f]{64}\b")
 _PROCESS = re.compile(r'\("([^"]+)",pid=(\d+)')
 
 
@@ -43,9 +44,6 @@ def prefixes(sections: Sections) -> dict[str, int]:
     rows = (line.split() for line in sections.one("addresses").lines)
     pairs = (row[3].split("/") for row in rows if len(row) > 3 and "/" in row[3])
     return {address: int(length) for address, length in pairs}
-
-
-_OF_DOCKER = re.compile(r"\bdocker[-/][0-9a-f]{64}\b")
 
 
 def owners(sections: Sections, docker: Docker) -> tuple[Owner, ...]:

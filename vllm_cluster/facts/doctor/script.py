@@ -118,7 +118,7 @@ def _values(
                 "weights": plan.weights_directory,
                 "state": paths.STATE,
                 "ray_directory": paths.RAY_SESSIONS,
-                "generation_tool": f"{paths.SCRIPTS}/generation",
+                "generation_tool": paths.GENERATION_TOOL,
                 "generations": paths.GENERATIONS,
                 "daemon_json": DAEMON_JSON,
                 "secrets_directory": paths.SECRETS,
