@@ -20,9 +20,10 @@ _ENDS = (
     r"(?:Main|Control) process exited, (.*)", r"(Start request repeated.*)",
     r"(start operation timed out.*)", r"Failed with result '(.*)'", r"(Deactivated) successfully",
 )  # fmt: skip
-# What `attempt say` puts into the unit's journal of an end: the watchdog's reason, and why it gave
-# up.
-_OURS = re.compile(r" vllm-cluster\[\d+\]: ((?:watchdog: |gave up ).*)")
+ANEW = "the Ray session is made anew"
+# What `attempt say` puts into the unit's journal of an end: the watchdog's reason, why it gave up,
+# and to the head why its session ends.
+_OURS = re.compile(rf" vllm-cluster\[\d+\]: ((?:watchdog: |gave up |{ANEW}).*)")
 _MORE = re.compile(r"; the container is ended$")
 # An error from long before says nothing of the end.
 _RECENT_S = 300

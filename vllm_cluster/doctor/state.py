@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vllm_cluster.doctor.ending import ON_REQUEST, Ending, last_end
+from vllm_cluster.doctor.ending import ANEW, ON_REQUEST, Ending, last_end
 from vllm_cluster.doctor.examine import Examination
 from vllm_cluster.doctor.finding import BY_HAND
 from vllm_cluster.doctor.reach import ANSWER_TIMEOUT_S
@@ -180,7 +180,7 @@ def _last_end(facts: HostFacts, unit: Unit) -> Ending | None:
     if abs(end.time_s - head.time_s) > _TOGETHER_S:
         return end
     how = "stopped" if end.how == ON_REQUEST else end.how
-    return replace(end, how=how, why="Ray's head ended")
+    return replace(end, how=how, why=head.why if ANEW in head.why else "Ray's head ended")
 
 
 def _often(reasons: tuple[str, ...]) -> str:

@@ -365,3 +365,25 @@ def test_the_end_of_rays_head_is_why_vllm_ended_with_it(ends: tuple[str, ...], s
     }
     told = state.to_json(examination(changed(sound(), "node-a", units=units)))
     assert told["hosts"]["node-a"]["units"]["vllm.service"]["last_end"] == said
+
+
+def test_a_session_made_anew_says_of_the_head_and_of_vllm_for_which_end_of_vllm() -> None:
+    facts = sound().facts["node-a"]
+    why = "the Ray session is made anew before start 3 of vllm; the end of the last one: ValueError"
+    head = (
+        f"5.0 {S}Starting ray-head.service - x",
+        f"19.4 node-a vllm-cluster[7]: {why}",
+        f"19.5 {S}ray-head.service: Main process exited, code=exited, status=137/n/a",
+        f"20.0 {S}ray-head.service: Scheduled restart job, restart counter is at 1.",
+    )
+    stopped = (f"10.0 {S}Starting vllm.service - vLLM...", f"19.6 {S}Stopping vllm.service - x",
+               f"20.0 {S}vllm.service: Deactivated successfully.")  # fmt: skip
+    units = {
+        **facts.units,
+        "ray-head.service": replace(facts.units["ray-head.service"], ends=head),
+        "vllm.service": replace(facts.units["vllm.service"], ends=stopped),
+    }
+    told = state.to_json(examination(changed(sound(), "node-a", units=units)))
+    shown = told["hosts"]["node-a"]["units"]
+    assert shown["ray-head.service"]["last_end"] == f"status=137/n/a: {why}"
+    assert shown["vllm.service"]["last_end"] == f"stopped: {why}"

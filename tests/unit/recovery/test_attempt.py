@@ -19,6 +19,7 @@ STAND_INS = {
     "logger": "grep MESSAGE=",
     "systemctl": 'case $* in *NRestarts*) echo "$RESTARTS" ;; show*) echo 10 ;; esac',
     "journalctl": "true",
+    "docker": 'echo "$@" >>"$UNITS_STATE/asked"',
 }
 
 
@@ -56,13 +57,24 @@ class Unit:
 
     def left(self, *log: str, said: tuple[str, ...] = ()) -> None:
         """The last start, `0123`, left this in the journal at 1000 s, or at the time before an @,
-        and of it systemd `said` this."""
+        and of it systemd `said` this. Other starts left nothing."""
         (self.state / "vllm.invocation").write_text("0123\n")
         self.programs.joinpath("log").write_bytes(b"".join(_stamped("docker[7]", log)))
         self.programs.joinpath("said").write_bytes(b"".join(_stamped("systemd[1]", said)))
         (self.programs / "journalctl").write_text(
-            f"#!/bin/sh\ncd {self.programs}\ncase $* in *_PID=1*) cat said ;; *) cat log ;; esac\n"
+            f"#!/bin/sh\ncd {self.programs}\n"
+            "case $* in *_PID=1*=0123*) cat said ;; *=0123*) cat log ;; esac\n"
         )
+
+    def begun(self, name: str, starts: int) -> None:
+        """The unit of that name is in that start of its own."""
+        (self.state / f"{name}.starts").write_text(f"{starts}\n")
+        (self.state / f"{name}.invocation").write_text(f"{name}-{starts}\n")
+
+    def ran(self, *starts: str) -> None:
+        """These starts of vLLM ran in the Ray session that is there."""
+        head = (self.state / "ray-head.invocation").read_text()
+        (self.state / "vllm.ran").write_text("".join(f"{start} {head}" for start in starts))
 
     def begin(self, *, full: bool = False, restarts: int = 0) -> tuple[int, str]:
         """Status and words of one start, which is systemd's own where it counts `restarts`.
@@ -110,6 +122,22 @@ def test_the_start_that_made_the_session_anew_pauses_once(unit: Unit) -> None:
     unit.starts.write_text("3\n")  # the new head stopped it
     assert "sleeps" not in unit.begin()[1]
     assert "sleeps 20" in unit.begin()[1]
+
+
+def test_the_head_is_told_why_its_session_is_made_anew_and_keeps_its_starts(unit: Unit) -> None:
+    unit.left("ValueError: Free memory on device")
+    unit.begun("ray-head", starts=2)
+    unit.begun("vllm", starts=3)
+    unit.ran("0122", "0123")
+    told = unit.attempt("session", "vllm")[1].splitlines()
+    why = "the Ray session is made anew before start 3 of vllm; the end of the last one: ValueError"
+    assert [why in line for line in told] == [True, True]
+    assert told[1].startswith("MESSAGE=")
+    assert (unit.state / "asked").read_text() == "kill ray-head\n"
+    assert (unit.state / "ray-head.starts").read_text() == "1\n"
+    unit.attempt("begin", "ray-head", "/dev/null", restarts=1)
+    assert (unit.state / "ray-head.starts").read_text() == "2\n"
+    assert not (unit.state / "ray-head.history").exists()
 
 
 def test_a_full_run_keeps_the_count_and_pauses_longest(unit: Unit) -> None:
