@@ -33,6 +33,8 @@ _FIGHTS = re.compile(
     rf"\bsystemctl\b[^;&|]*\s(?:{_OURS}|docker)(?:\.service|\.socket)?(?![\w.-])"
     rf"|\bdocker (?:rm|stop)\b[^;&|]*\s(?:{_OURS})(?![\w.-])"
 )
+# Of any run it would take the host away, of one of weights too.
+_REBOOTS = re.compile(r"\breboot\b")
 
 
 def of_run(run: Finding, finding: Finding) -> bool:
@@ -59,8 +61,10 @@ def _fights(step: Step, finding: Finding, run: Finding) -> bool:
     if step.on == HERE:  # it would want the lock itself
         return True
     host = finding.host if step.on == BY_HAND else step.on
-    stops = host in run.concerns and not _of_weights(run)
-    return stops and _FIGHTS.search(step.command) is not None
+    if host not in run.concerns:
+        return False
+    stops = not _of_weights(run) and _FIGHTS.search(step.command)
+    return bool(stops or _REBOOTS.search(step.command))
 
 
 def _of_weights(run: Finding) -> bool:

@@ -167,6 +167,7 @@ def test_a_run_leaves_no_host_open_and_an_open_host_is_closed_during_it() -> Non
         ("systemctl reset-failed docker.service; systemctl enable --now docker.service", True),
         ("systemctl stop vllm", True),
         ("docker stop ray-head", True),
+        ("apt-get install --yes nvidia-driver; systemctl reboot", True),
         ("docker stop grafana", False),
         ("systemctl restart nginx.service; echo docker", False),
     ],
