@@ -15,6 +15,7 @@ import click
 from vllm_cluster.commands.locked import locked
 from vllm_cluster.control import lock
 from vllm_cluster.control.remote import root_command, ssh_to
+from vllm_cluster.doctor.network_report import state_file
 from vllm_cluster.plan import members, paths
 from vllm_cluster.plan.members import Members
 from vllm_cluster.removal import run, text
@@ -126,6 +127,8 @@ def _say_what_is_here(cluster: Cluster) -> None:
             f"Beside {cluster.file.name} remain: {', '.join(there)} (in {folder}); a deploy uses "
             "them again, remove them if none shall come."
         )
+    if state_file(name).exists():
+        click.echo(f"So does the last measurement of its network: {state_file(name)}")
 
 
 def _roots(cluster: Cluster, targets: dict[str, Target]) -> dict[str, Callable[[str], list[str]]]:

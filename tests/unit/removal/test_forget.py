@@ -78,13 +78,18 @@ def test_a_host_of_the_description_is_cleaned_under_its_own_lock(done: list[str]
 
 
 def test_at_the_end_of_all_hosts_it_is_told_what_this_machine_keeps(
-    done: list[str], tmp_path: Path
+    done: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = description(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    measured = tmp_path / "state" / "vllm-cluster" / "network" / "lab.json"
+    measured.parent.mkdir(parents=True)
+    measured.write_text("{}")
     (tmp_path / ".secrets" / "lab").mkdir(parents=True)
     (tmp_path / "lab.lock.json").write_text("{}")
     one = CliRunner().invoke(down.command, [str(file), "--yes", "--host", "node-b"])
     assert "remain" not in one.stdout, "the cluster is still there"
     whole = CliRunner().invoke(down.command, [str(file), "--yes"])
     assert "Beside lab.yaml remain: .secrets/lab, lab.lock.json" in whole.stdout
+    assert f"measurement of its network: {measured}" in whole.stdout
     assert done[-1] == "free of node-a of node-b of node-c"
