@@ -12,6 +12,7 @@ from vllm_cluster.doctor.ending import ANEW, ON_REQUEST, Ending, last_end
 from vllm_cluster.doctor.examine import Examination
 from vllm_cluster.doctor.finding import BY_HAND
 from vllm_cluster.doctor.reach import ANSWER_TIMEOUT_S
+from vllm_cluster.doctor.starting import in_a_row
 from vllm_cluster.doctor.under_way import RUN
 from vllm_cluster.facts.doctor.model import HostFacts, Unit
 from vllm_cluster.facts.doctor.script import unit_names
@@ -20,8 +21,10 @@ from vllm_cluster.plan.containers import RAY_HEAD, VLLM
 
 _VLLM, _HEAD = f"{VLLM}.service", f"{RAY_HEAD}.service"
 _TOGETHER_S = 10
-_WORDS = 120  # of a reason; more does not fit on one screen
-_SIDE = 80  # of what was expected, and of what was found
+# Letters on one line: of a reason, of what else may go on and on, of what was expected or found.
+_WORDS, _LINE, _SIDE = 120, 200, 80
+# Of a unit whose container runs, also while vLLM drains.
+_UP = {"start", "start-post", "running", "reload", "stop", "stop-sigterm"}
 _RANK = re.compile(r"rank (\d+) in world size \d+ is assigned .*?PP rank (\d+),.*?TP rank (\d+)")
 _SPEAKER = re.compile(r"pid=\d+, ip=([\d.]+)")
 
@@ -38,19 +41,29 @@ class Placed:
 
 
 def ranks(examination: Examination) -> list[Placed]:
-    """Ranks of the plan with the host that vLLM's last start named for each; empty: not said."""
+    """Ranks of the plan with the host that vLLM names for each; empty where none runs, or it has
+    not said."""
     plan = examination.case.plan
-    head = examination.look.facts.get(plan.head)
-    log = head.rank_lines if head else ()
-    hosts = {host.address: host.name for host in plan.hosts.values()}
+    found = {name: _named(examination, name) for name in plan.hosts}
+    # A replica has ranks of its own.
+    log = {r: r.host if plan.replicas > 1 else plan.head for r in plan.ranks}
+    return [Placed(r.rank, r.pp_rank, r.tp_rank, r.host, found[log[r]].get(r.rank, ""))
+            for r in plan.ranks]  # fmt: skip
+
+
+def _named(examination: Examination, name: str) -> dict[int, str]:
+    """Rank -> host, by the log of the vLLM that runs on `name`."""
+    facts = examination.look.facts.get(name)
+    if facts is None or facts.unit(_VLLM).sub not in _UP:
+        return {}
+    hosts = {host.address: host.name for host in examination.case.plan.hosts.values()}
     found: dict[int, str] = {}
-    for line in log:
+    for line in facts.rank_lines:
         match = _RANK.search(line)
         if match:
             speaker = _SPEAKER.search(line)
-            found[int(match[1])] = hosts.get(speaker[1], speaker[1]) if speaker else plan.head
-    return [Placed(r.rank, r.pp_rank, r.tp_rank, r.host, found.get(r.rank, ""))
-            for r in plan.ranks]  # fmt: skip
+            found[int(match[1])] = hosts.get(speaker[1], speaker[1]) if speaker else name
+    return found
 
 
 def exit_code(examination: Examination) -> int:
@@ -80,10 +93,15 @@ def to_json(examination: Examination) -> dict[str, Any]:
             "kv_cache_used": metrics.get("vllm:kv_cache_usage_perc"),
             "generated_tokens": metrics.get("vllm:generation_tokens_total"),
         },
+        "warnings": _warnings(examination),
         "first_cause": next(
             (f.to_json() for f, why in examination.findings if why is None
              and f.severity != "warning"), None),
     }  # fmt: skip
+
+
+def _warnings(examination: Examination) -> int:
+    return sum(finding.severity == "warning" for finding, _ in examination.findings)
 
 
 def _generation(examination: Examination) -> dict[str, Any]:
@@ -91,7 +109,8 @@ def _generation(examination: Examination) -> dict[str, Any]:
     records = {each.id: each for one in kept.values() for each in one.records.values()}
     head, serves = examination.case.plan.head, _serves(examination)
     cut_off = bool(serves) and _cut_off(examination)
-    text = generations.summary(kept, head, serves=None if cut_off else serves)
+    runs = {name: facts.run.since_s for name, facts in examination.look.facts.items() if facts.run}
+    text = generations.summary(kept, head, serves=None if cut_off else serves, runs=runs)
     if text and cut_off:
         text += "; the API does not answer"
     return {
@@ -156,7 +175,7 @@ def _unit(facts: HostFacts, unit: Unit) -> dict[str, Any]:
     return {
         "state": f"{unit.active} ({unit.sub})",
         "since_s": _ago(facts, unit.changed_s),
-        "restarts": unit.restarts,
+        "restarts": in_a_row(facts, unit),
         "note": noted.gave_up or _often(noted.often(facts.clock_s)) or "".join(noted.watchdog[-1:]),
         "ended_s_ago": _ago(facts, end.time_s) if end else None,
         "last_end": end.text() if end else "",
@@ -226,15 +245,22 @@ def text(examination: Examination) -> str:
     if cause:
         lines.append(_cause_line(cause, examination.case.description))
     elif told["deployed"]:
-        lines.append("sound")
+        lines.append(_sound_line(told["warnings"], examination.case.description))
     return "\n".join(lines)
 
 
+def _sound_line(warnings: int, file: str) -> str:
+    if not warnings:
+        return "sound"
+    count, shows = ("1 warning", "it") if warnings == 1 else (f"{warnings} warnings", "them")
+    return f"sound, {count}; `vllm-cluster doctor {file}` shows {shows}"
+
+
 def _cause_line(cause: dict[str, Any], file: str) -> str:
-    found = _short(cause["found"])
+    found = _cut(cause["found"], _SIDE)
     # Who runs what is a sentence of its own.
     if cause["id"] != RUN:
-        found = f"expected {_short(cause['expected'])}, found {found}"
+        found = f"expected {_cut(cause['expected'], _SIDE)}, found {found}"
     told = f"{cause['plane']} plane, {cause['host']}: {found} ({cause['id']})"
     return f"{told}; {_deed(cause['fix'], f'`vllm-cluster doctor {file}`')}"
 
@@ -245,22 +271,36 @@ def _deed(fix: list[dict[str, str]], doctor: str) -> str:
     return "wait" if fix and fix[0]["command"].startswith("Wait") else f"{doctor} says more"
 
 
-def _short(words: str) -> str:
+def _cut(words: str, length: int) -> str:
+    """On one line, and cut at a word where it is longer; the whole is in the JSON."""
     line = " ".join(words.split())
-    return line if len(line) <= _SIDE else f"{line[:_SIDE]}…"
+    if len(line) <= length:
+        return line
+    whole = line[: length + 1].rpartition(" ")[0]
+    # Of a word that fills the line its beginning says more than nothing.
+    return f"{whole if len(whole) > length // 2 else line[:length]}…"
 
 
 def _serving_lines(examination: Examination, told: dict[str, Any]) -> list[str]:
-    lines = ["", "rank  pp  tp  planned       runs on"]
-    for placed in ranks(examination):
-        where = placed.found or "not said"
-        note = "" if placed.found in {"", placed.planned} else "   <- not where the plan has it"
-        lines.append(f"{placed.rank:>4}  {placed.pp_rank:>2}  {placed.tp_rank:>2}  "
-                     f"{placed.planned:<12}  {where}{note}")  # fmt: skip
-    said = [told["generation"][key] for key in ("text", "setback") if told["generation"][key]]
-    if said:
-        lines += ["", *said]
-    return [*lines, "", *_api_lines(told["api"]), ""]
+    lines = ["", *_rank_lines(examination)]
+    generation = told["generation"]
+    said = [generation["text"], _cut(generation["setback"], _LINE)]
+    if any(said):
+        lines += [*filter(None, said), ""]
+    return [*lines, *_api_lines(told["api"]), ""]
+
+
+def _rank_lines(examination: Examination) -> list[str]:
+    """Nothing while no vLLM runs: no rank runs anywhere."""
+    placed = ranks(examination)
+    if not any(each.found for each in placed) and not _serves(examination):
+        return []
+    lines = ["rank  pp  tp  planned       runs on"]
+    for each in placed:
+        note = "" if each.found in {"", each.planned} else "   <- not where the plan has it"
+        lines.append(f"{each.rank:>4}  {each.pp_rank:>2}  {each.tp_rank:>2}  "
+                     f"{each.planned:<12}  {each.found or '-'}{note}")  # fmt: skip
+    return [*lines, ""]
 
 
 def _host_lines(name: str, host: dict[str, Any]) -> list[str]:
@@ -274,20 +314,25 @@ def _host_lines(name: str, host: dict[str, Any]) -> list[str]:
     if not host["deployed"]:
         return [*lines, "    nothing is deployed here"]
     for unit, state in host["units"].items():
-        count = state["restarts"]
-        restarts = f"  {count} restart{'s' * (count != 1)}" if count else ""
-        lines.append(f"    {unit:<32} {state['state']:<24} for {_span(state['since_s'])}{restarts}")
-        if state["last_end"]:
-            words = state["last_end"][:_WORDS]
-            ago = state["ended_s_ago"]
-            when = "" if ago is None else f" {_span(ago)} ago"
-            lines.append(f"        ended{when}: {words}")
-        if state["note"] and state["note"] not in state["last_end"]:
-            lines.append(f"        {state['note']}")
+        lines += _unit_lines(unit, state)
     for gpu in host["gpus"]:
         used, total = gpu["used_bytes"] / 2**30, gpu["memory_bytes"] / 2**30
         lines.append(f"    GPU {gpu['index']} {gpu['name']:<26} {gpu['utilization'] or 0:>3} %  "
                      f"{used:5.1f}/{total:.1f} GiB  {gpu['temperature_c'] or '-'} C")  # fmt: skip
+    return lines
+
+
+def _unit_lines(name: str, unit: dict[str, Any]) -> list[str]:
+    since = "" if unit["since_s"] is None else f"for {_span(unit['since_s'])}"
+    count = unit["restarts"]
+    restarts = f"  {count} restart{'s' * (count != 1)} since it last held" if count else ""
+    lines = [f"    {name:<32} {unit['state']:<24} {since}{restarts}".rstrip()]
+    if unit["last_end"]:
+        ago = unit["ended_s_ago"]
+        when = "" if ago is None else f" {_span(ago)} ago"
+        lines.append(f"        ended{when}: {_cut(unit['last_end'], _WORDS)}")
+    if unit["note"] and unit["note"] not in unit["last_end"]:
+        lines.append(f"        {_cut(unit['note'], _LINE)}")
     return lines
 
 
@@ -306,9 +351,7 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.0f}"
 
 
-def _span(seconds: float | None) -> str:
-    if seconds is None:
-        return "-"
+def _span(seconds: float) -> str:
     minutes, s = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)

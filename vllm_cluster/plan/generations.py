@@ -16,6 +16,7 @@ from typing import Any, Literal
 # Of a digest: enough to tell the generations of one cluster apart.
 ID_DIGITS = 12
 Status = Literal["switching", "good", "failed", "interrupted", "left"]
+_IN_VAIN = {"failed", "interrupted"}
 
 
 @dataclass(frozen=True)
@@ -224,10 +225,16 @@ def _obstacle(kept: Mapping[str, Kept], head: str, found: Record, now: str) -> s
     return ""
 
 
-def summary(kept: Mapping[str, Kept], head: str, *, serves: bool | None = None) -> str:
+def summary(
+    kept: Mapping[str, Kept],
+    head: str,
+    *,
+    serves: bool | None = None,
+    runs: Mapping[str, float] | None = None,
+) -> str:
     """One line for status; empty where nothing was ever deployed.
 
-    `serves`: whether some vLLM is active; None where that is not known.
+    `serves`: whether some vLLM is active; None where that is not known. `runs`: as in given_up.
     """
     now = serving(kept, head)
     records = {each.id: each for one in kept.values() for each in one.records.values()}
@@ -237,7 +244,9 @@ def summary(kept: Mapping[str, Kept], head: str, *, serves: bool | None = None) 
     ahead = (one.records.get(one.pending or "") for one in open_.values())
     coming = [record for record in ahead if record is not None and record.id != now]
     halted = bool(coming) and any(one.phase != "begun" for one in open_.values())
-    told = [_moving(records[now], coming) if halted else _in_place(records[now], serves)]
+    given = None if open_ or serves is not False else given_up(kept, runs or {})
+    moving = coming if halted else [given] if given is not None else []
+    told = [_moving(records[now], moving) if moving else _in_place(records[now], serves)]
     if serves is False:
         told.append("nothing serves now")
     if coming and not halted:
@@ -249,6 +258,19 @@ def summary(kept: Mapping[str, Kept], head: str, *, serves: bool | None = None) 
     if different and not open_:
         told.append(f"{', '.join(different)} has another: run the deploy again")
     return "; ".join(told)
+
+
+def given_up(kept: Mapping[str, Kept], runs: Mapping[str, float]) -> Record | None:
+    """What a run under way has switched to in vain: until it has ended it waits for the old one.
+
+    `runs`: since when a run holds the lock of a host, 0 where that is not known.
+    """
+    for name, since_s in runs.items():
+        for record in kept[name].records.values() if name in kept else ():
+            ended = record.status in _IN_VAIN and record.id != kept[name].current
+            if ended and since_s and (record.since_s or 0) >= since_s:
+                return record
+    return None
 
 
 def setback(kept: Mapping[str, Kept], head: str) -> str:
@@ -272,7 +294,7 @@ def _in_place(record: Record, serves: bool | None) -> str:
 
 def _moving(old: Record, coming: list[Record]) -> str:
     """What a switch does whose units have stopped: its record says so where it goes back."""
-    failed = [each for each in coming if each.status in {"failed", "interrupted"}]
+    failed = [each for each in coming if each.status in _IN_VAIN]
     if failed:
         return f"going back from generation {failed[0].number} to {old.text()}"
     return f"switching from generation {old.number} to {coming[0].text()}"

@@ -14,13 +14,13 @@ from click.testing import CliRunner, Result
 
 from tests.unit.doctor.cases import changed, sound
 from tests.unit.doctor.here import description, ssh
-from tests.unit.doctor.test_bundle import examination
+from tests.unit.doctor.test_bundle import RANKS, examination
 from vllm_cluster.cli import group
 from vllm_cluster.commands import doctor, status
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.examine import Examination
 from vllm_cluster.doctor.reach import Silence
-from vllm_cluster.facts.doctor.model import Api, Docker, HostFacts
+from vllm_cluster.facts.doctor.model import Api, Docker, HostFacts, Recovery
 from vllm_cluster.plan.generations import Kept, Record
 from vllm_cluster.plan.run_lock import Bearer, Busy
 
@@ -68,6 +68,12 @@ def _worker_down(case: Case) -> Case:
 def warned() -> Case:
     """A warning and nothing else."""
     return changed(sound(), "node-a", cloud_init=("/etc/cloud/cloud.cfg:manage_etc_hosts: true",))
+
+
+def again(facts: HostFacts, why: str) -> dict[str, Recovery]:
+    """What vLLM notes of itself where nobody asked for its last four starts."""
+    noted = replace(facts.recovered("vllm"), again=((facts.clock_s - 60, why),) * 4)
+    return {**facts.recovery, "vllm": noted}
 
 
 def silent() -> Case:
@@ -170,7 +176,7 @@ def test_an_archive_that_cannot_be_written_is_bad_input(output: str) -> None:
 
 def test_status_redraws_and_names_the_cause(run: Run) -> None:
     done = run("status", "--watch", "5", cases=(sound(), bad()))
-    assert done.output.count("rank  pp  tp") == 2
+    assert done.output.count("lab: tiny, TP=1 x PP=2 ") == 2
     assert "network plane, node-a" in done.output
     once = run("status", "--json", cases=(bad(),))
     assert once.exit_code == 1
@@ -257,7 +263,8 @@ def test_status_tells_what_failed_earlier_on_a_line_of_its_own(run: Run) -> None
 
 
 @pytest.mark.parametrize(
-    ("ahead_s", "shown"), [(-65, "for 1m05s\n"), (1.2, "for 0m00s\n"), (7200, "for -\n")]
+    ("ahead_s", "shown"),
+    [(-65, " for 1m05s\n"), (1.2, " for 0m00s\n"), (7200, "deactivating (stop-post)\n")],
 )
 def test_status_shows_no_time_that_is_negative(run: Run, ahead_s: float, shown: str) -> None:
     facts = sound().facts["node-a"]
@@ -268,6 +275,116 @@ def test_status_shows_no_time_that_is_negative(run: Run, ahead_s: float, shown: 
     lines = done.output.splitlines()
     (line,) = [each for each in lines if each.startswith("    vllm.service ")]
     assert f"{line}\n".endswith(shown)
+
+
+def test_status_says_how_many_warnings_doctor_shows(run: Run) -> None:
+    done = run("status", cases=(warned(),))
+    last = done.output.splitlines()[-1]
+    assert (done.exit_code, last) == (
+        0, "sound, 1 warning; `vllm-cluster doctor inventories/prod.yaml` shows it"
+    )  # fmt: skip
+    facts = warned().facts["node-a"]
+    twice = changed(warned(), "node-a", recovery=again(facts, "it died"))
+    last = run("status", cases=(twice,)).output.splitlines()[-1]
+    assert last == "sound, 2 warnings; `vllm-cluster doctor inventories/prod.yaml` shows them"
+    assert json.loads(run("status", "--json", cases=(twice,)).stdout)["warnings"] == 2
+    assert run("status", cases=(sound(),)).output.splitlines()[-1] == "sound"
+
+
+def test_status_says_that_a_run_goes_back_until_the_old_one_answers(run: Run) -> None:
+    busy = Busy(Bearer("1", "alice", "laptop-7", "cluster.py"), 1796066000, 150)
+    records = {"g1": Record(1, "g1", "good", vllm="0.32.0"),
+               "g2": Record(2, "g2", "failed", "no token", since_s=1796066100)}  # fmt: skip
+    case = changed(bad(), "node-a", generations=Kept("g1", records=records))
+    back = "going back from generation 2 to generation 1 (vLLM 0.32.0, g1); nothing serves now\n"
+    assert back not in run("status", cases=(case,)).output
+    assert back in run("status", cases=(changed(case, "node-a", run=busy),)).output
+    up = changed(sound(), "node-a", generations=Kept("g1", records=records), run=busy)
+    assert "serving generation 1" in run("status", cases=(up,)).output
+
+
+def test_status_cuts_a_long_reason_at_a_word_and_json_has_all_of_it(run: Run) -> None:
+    reason = "vLLM did not start on node-a: " + "no memory for the blocks " * 20 + "at all"
+    records = {"g4": Record(4, "g4", "good", vllm="0.32.0"),
+               "g5": Record(5, "g5", "failed", reason, since_s=1796066000)}  # fmt: skip
+    facts = sound().facts["node-a"]
+    kept = Kept("g4", records=records)
+    case = changed(sound(), "node-a", generations=kept, recovery=again(facts, reason))
+    lines = run("status", cases=(case,)).output.splitlines()
+    failed = next(each for each in lines if "generation 5 failed" in each)
+    often = next(each for each in lines if "started again 4 times in 24 h" in each)
+    for line in (failed, often):
+        assert 150 < len(line.strip()) <= 201
+        assert line.endswith(("no…", "memory…", "for…", "the…", "blocks…"))
+    told = json.loads(run("status", "--json", cases=(case,)).stdout)
+    assert told["generation"]["setback"].endswith("at all")
+    assert told["hosts"]["node-a"]["units"]["vllm.service"]["note"].endswith("at all")
+
+
+def test_status_shows_the_beginning_of_a_word_that_fills_the_line(run: Run) -> None:
+    records = {
+        "g4": Record(4, "g4", "good", vllm="0.32.0"),
+        "g5": Record(5, "g5", "failed", "x" * 300),
+    }
+    case = changed(sound(), "node-a", generations=Kept("g4", records=records))
+    assert f"generation 5 failed because {'x' * 150}" in run("status", cases=(case,)).output
+
+
+@pytest.mark.parametrize(
+    ("active", "sub", "shown"),
+    [("active", "running", True), ("activating", "start-post", True),
+     ("deactivating", "stop", True), ("activating", "start-pre", False),
+     ("activating", "auto-restart", False), ("failed", "failed", False),
+     ("inactive", "dead", False)],
+)  # fmt: skip
+def test_status_shows_no_rank_where_none_runs(
+    run: Run, active: str, sub: str, *, shown: bool
+) -> None:
+    facts = sound().facts["node-a"]
+    unit = replace(facts.unit("vllm.service"), active=active, sub=sub)
+    units = {**facts.units, unit.name: unit}
+    case = changed(sound(), "node-a", units=units, rank_lines=RANKS)
+    assert ("rank  pp  tp" in run("status", cases=(case,)).output) is shown
+    told = json.loads(run("status", "--json", cases=(case,)).stdout)
+    assert [bool(each["found"]) for each in told["ranks"]] == [shown, shown]
+
+
+def test_status_leaves_open_where_a_rank_runs_that_vllm_has_not_named_yet(run: Run) -> None:
+    facts = sound().facts["node-a"]
+    unit = replace(facts.unit("vllm.service"), active="activating", sub="start-post")
+    units = {**facts.units, unit.name: unit}
+    silent_yet = changed(sound(), "node-a", units=units)
+    assert "rank  pp  tp" not in run("status", cases=(silent_yet,)).output
+    half = changed(silent_yet, "node-a", rank_lines=RANKS[:1])
+    shown = run("status", cases=(half,)).output
+    assert "   0   0   0  node-a        node-a\n   1   1   0  node-b        -\n" in shown
+
+
+def test_status_reads_each_replicas_own_log(run: Run) -> None:
+    case = changed(sound(), "node-a", rank_lines=RANKS[:1])
+    unit = case.facts["node-a"].unit("vllm.service")
+    case = changed(case, "node-b", units={**case.facts["node-b"].units, unit.name: unit},
+                   rank_lines=RANKS[:1])  # fmt: skip
+    first, second = case.plan.ranks
+    ranks = (first, replace(second, rank=0, pp_rank=0, replica=1))
+    case = replace(case, plan=replace(case.plan, replicas=2, pipeline=1, ranks=ranks))
+    told = json.loads(run("status", "--json", cases=(case,)).stdout)["ranks"]
+    assert [(each["planned"], each["found"]) for each in told] == [
+        ("node-a", "node-a"), ("node-b", "node-b")
+    ]  # fmt: skip
+
+
+def test_status_counts_restarts_since_a_unit_last_held(run: Run) -> None:
+    facts = sound().facts["node-b"]
+    unit = replace(facts.unit("ray-worker.service"), restarts=6)
+    lines = []
+    for in_a_row in (0, 1, 2):
+        units = {**facts.units, unit.name: replace(unit, in_a_row=in_a_row)}
+        shown = run("status", cases=(changed(sound(), "node-b", units=units),)).output
+        lines += [line for line in shown.splitlines() if unit.name in line]
+    assert "restart" not in lines[0]
+    assert lines[1].endswith("  1 restart since it last held")
+    assert lines[2].endswith("  2 restarts since it last held")
 
 
 def test_status_names_a_run_in_the_place_of_a_deploy_on_hosts_without_one(run: Run) -> None:

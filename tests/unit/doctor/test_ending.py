@@ -257,7 +257,7 @@ def test_what_never_ended_has_no_end() -> None:
 
 def test_the_screen_shows_the_last_end_and_why() -> None:
     facts = sound().facts["node-a"]
-    unit = replace(facts.units["vllm.service"], restarts=1, ends=CRASHED)
+    unit = replace(facts.units["vllm.service"], in_a_row=1, ends=CRASHED)
     case = changed(sound(), "node-a", units={**facts.units, unit.name: unit})
     case = changed(case, "node-a", clock_s=145.0)
     told = state.to_json(examination(case))["hosts"]["node-a"]["units"]["vllm.service"]

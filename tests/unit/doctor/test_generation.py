@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.doctor.cases import changed, first, ids, sound
 from tests.unit.doctor.test_bundle import examination
-from tests.unit.doctor.test_under_way import run_on
+from tests.unit.doctor.test_under_way import BUSY, run_on
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.checks import findings
 from vllm_cluster.doctor.finding import HERE, Finding
@@ -149,6 +149,18 @@ def test_a_role_that_moves_with_the_next_deploy_leaves_what_serves_alone() -> No
     head = {**case.facts["node-b"].units}
     assert "ray-head.service" not in head
     assert not {"docker.leftover", "ray.unit-missing"} & set(ids(case))
+
+
+def test_while_a_run_waits_for_the_old_one_it_is_not_in_place_but_gone_back_to() -> None:
+    record = Record(3, NEW, "failed", reason="no token", since_s=BUSY.since_s + 60)
+    case = described(in_place(loading(sound()), record))
+    assert told(case).found.startswith(f"generation 2 (vLLM 0.26.0, {OLD}) is in place; ")
+    found = told(run_on(case)).found
+    assert found == f"the run goes back from generation 3 to generation 2 (vLLM 0.26.0, {OLD}); " \
+        "the description is generation 3, which failed because no token"  # fmt: skip
+    earlier = replace(record, since_s=BUSY.since_s - 60)
+    for other in (in_place(sound(), record), in_place(loading(sound()), earlier)):
+        assert "is in place" in told(run_on(described(other))).found
 
 
 def test_during_a_run_it_is_the_runs() -> None:

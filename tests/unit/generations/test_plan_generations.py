@@ -163,6 +163,21 @@ def test_summary_says_how_far_a_switch_is(
     assert generations.summary(hosts, "a", serves=serves) == said
 
 
+@pytest.mark.parametrize(
+    ("failed_s", "run_s", "back"),
+    [(150, 100, True), (100, 100, True), (90, 100, False), (None, 100, False), (150, 0, False)],
+)
+def test_summary_says_that_a_run_goes_back_of_what_failed_in_that_run(
+    failed_s: float | None, run_s: float, *, back: bool
+) -> None:
+    hosts = dict.fromkeys("ab", kept("g1", record(1), record(2, "failed", "x", since_s=failed_s)))
+    said = generations.summary(hosts, "a", serves=False, runs={"b": run_s})
+    assert said.endswith("; nothing serves now")
+    assert said.startswith("going back from generation 2 to generation 1 ") is back
+    serving = generations.summary(hosts, "a", serves=True, runs={"b": run_s})
+    assert serving == "serving generation 1 (vLLM 0.33.0, g1)"
+
+
 def test_summary_calls_no_host_another_while_the_head_has_decided_and_others_have_not_heard() -> (
     None
 ):

@@ -10,7 +10,8 @@ from vllm_cluster.doctor.checks import collective
 from vllm_cluster.doctor.finding import Finding, Step, by_hand
 from vllm_cluster.facts.doctor.model import HostFacts
 from vllm_cluster.plan import HostPlan, paths
-from vllm_cluster.plan.generations import Kept, Record, serving
+from vllm_cluster.plan.containers import VLLM
+from vllm_cluster.plan.generations import Kept, Record, given_up, serving
 
 _FAILED = {"failed": "failed", "left": "was left", "interrupted": "was interrupted"}
 
@@ -68,6 +69,9 @@ def _state(
 ) -> tuple[str, tuple[Step, ...]]:
     now, mine = known.get(serving(kept, case.plan.head) or ""), known.get(case.generation)
     there = f"{now.text()} is in place" if now is not None else "another is in place"
+    given = None if _serves(case) else given_up(kept, _runs(case))
+    if now is not None and given is not None:
+        there = f"the run goes back from generation {given.number} to {now.text()}"
     if any(one.pending is not None for one in kept.values()):
         return f"{there}, and a switch has not ended", by_hand(
             "Wait; the run ends it, or the hosts by themselves when no run is at work any more"
@@ -83,6 +87,14 @@ def _state(
         f"Correct {case.description} and deploy it (here: {case.deploy}); to try it again as it "
         f"is: {case.deploy} --data retry=yes"
     )
+
+
+def _runs(case: Case) -> dict[str, float]:
+    return {host.name: facts.run.since_s for host, facts in case.deployed() if facts.run}
+
+
+def _serves(case: Case) -> bool:
+    return any(facts.unit(f"{VLLM}.service").running for _, facts in case.deployed())
 
 
 CHECKS = (other,)
