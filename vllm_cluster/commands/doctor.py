@@ -12,13 +12,14 @@ import click
 
 from vllm_cluster.control.context import context
 from vllm_cluster.control.remote import ssh_argv
+from vllm_cluster.control.typed import shown
 from vllm_cluster.doctor import collective as collectives
 from vllm_cluster.doctor import collective_report, measure, need, report
 from vllm_cluster.doctor import exposure as exposures
 from vllm_cluster.doctor import logs as host_logs
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.checks import rdma
-from vllm_cluster.doctor.examine import examine, shown
+from vllm_cluster.doctor.examine import examine
 from vllm_cluster.doctor.finding import PLANES
 from vllm_cluster.doctor.network_report import Report, state_file
 from vllm_cluster.facts.doctor import HostFacts

@@ -13,7 +13,7 @@ from vllm_cluster.commands.seed import seed_of
 from vllm_cluster.control import pinned
 from vllm_cluster.control.context import context
 from vllm_cluster.control.run_lock import LockedError
-from vllm_cluster.doctor.examine import shown
+from vllm_cluster.control.typed import shown
 from vllm_cluster.rebuild.run import Rebuild, RebuildError
 from vllm_cluster.seed.make import boot_words
 from vllm_cluster.seed.serve import Server, listen_at

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from vllm_cluster.control import secrets
+from vllm_cluster.control.typed import deploy_line
 from vllm_cluster.spec import load
 
 _NAMES = {name.replace("_", "-"): name for name in secrets.ON_HOSTS}
@@ -28,5 +29,4 @@ def command(file: Path, names: tuple[str, ...]) -> None:
     )
     for path in secrets.rotate(cluster, wanted):
         click.echo(f"{path}: a new value")
-    inventory = file.with_suffix(".py")
-    click.echo(f"pyinfra -y --fail-percent 0 {inventory} deploys/cluster.py brings it to the hosts")
+    click.echo(f"`{deploy_line(file, '--fail-percent', '0')}` brings it to the hosts")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from vllm_cluster.control import secrets
 from vllm_cluster.control.context import Context, context
 from vllm_cluster.control.remote import ssh_argv
+from vllm_cluster.control.typed import deploy_line, shown
 from vllm_cluster.doctor import exposure
 from vllm_cluster.doctor.case import Case, Entry
 from vllm_cluster.doctor.causes import ordered
@@ -80,7 +80,7 @@ def case_of(known: Context, found: Look) -> Case:
         plan=known.plan,
         facts=found.facts,
         silent=found.silent,
-        deploy=f"pyinfra -y {shown(file.with_suffix('.py'))} deploys/cluster.py",
+        deploy=deploy_line(file),
         fabric=description.network.fabric,
         description=shown(file),
         model_files={e.path: Entry(e.size_bytes, e.sha256) for e in known.manifest.files}
@@ -110,11 +110,3 @@ def _digests(known: Context, salt: str) -> dict[str, str]:
         for name, value in known.secrets.items()
         if name in names
     }
-
-
-def shown(path: Path) -> str:
-    """`path` as a person in the project's folder would type it."""
-    try:
-        return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
-    except ValueError:
-        return str(path)

@@ -21,7 +21,7 @@ STOPPED = "it is stopped"
 
 @dataclass(frozen=True)
 class Step:
-    """A line to run as root on host `on`, or `here` in the project's folder; or a deed by hand."""
+    """A line to run as root on host `on`, or `here` where doctor was run; or a deed by hand."""
 
     on: str
     command: str
