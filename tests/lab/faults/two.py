@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.lab.faults.fault import Fault, both, cable, for_s, inside, on, pause, power
-from tests.lab.harness import Cluster
+from tests.lab.harness import Cluster, await_true
 
 GCS, RAYLET, RANK = "gcs/gcs_server", "raylet/raylet ", "RayWorkerProc"
 ENGINE, SERVER = "VLLM::EngineCore", "bin/vllm serve"
@@ -28,6 +28,35 @@ def leftover(cluster: Cluster) -> None:
 def no_leftover(cluster: Cluster) -> None:
     """Containers end with everything in them."""
     assert "leftover-of-a-rank" not in cluster.on("node-b", "ps -eo args")
+
+
+def thrice(cluster: Cluster) -> None:
+    """A raylet killed for the third time, each time as soon as it serves again."""
+    kill = inside("node-b", "ray-worker", RAYLET)
+    for _ in range(2):
+        before = _start_of_vllm(cluster)
+        kill(cluster)
+        await_true("another vLLM that serves",
+                   lambda former=before: _serves_anew(cluster, former), 600)  # fmt: skip
+    kill(cluster)
+
+
+def _start_of_vllm(cluster: Cluster) -> str:
+    return cluster.on("node-a", "systemctl show --property=InvocationID --value vllm").strip()
+
+
+def _serves_anew(cluster: Cluster, former: str) -> bool:
+    state = cluster.on("node-a", "systemctl is-active vllm", check=False).strip()
+    return state == "active" and _start_of_vllm(cluster) != former
+
+
+def session_anew(cluster: Cluster) -> None:
+    """The Ray session is another, and the head's journal says for which end of vLLM."""
+    said = cluster.on("node-a", "journalctl --unit=ray-head --output=cat --lines=400")
+    why = "the Ray session is made anew before start 3 of vllm; the end of the last one: "
+    told = [line.removeprefix(why) for line in said.splitlines() if line.startswith(why)]
+    assert told, said
+    assert "names no cause" not in told[-1]
 
 
 FAULTS = (
@@ -91,6 +120,9 @@ FAULTS = (
     Fault("power-worker+gcs", "the worker loses power, and the GCS is killed as it comes back",
           both(power("node-b", "cut"), power("node-b", "on"), inside("node-a", "ray-head", GCS)),
           limit_s=40),
+    Fault("raylet-thrice", "the raylet killed on the worker for the third time in ten minutes",
+          thrice, limit_s=50, proof=session_anew,
+          forced="pauses before third starts, and a Ray session made anew"),
     Fault("late-worker", "after a power cut the worker boots 10 minutes later than the head",
           both(power("node-b", "cut"), power("node-a", "cut"), power("node-a", "on"), pause(600),
                power("node-b", "on")), limit_s=40),
