@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from vllm_cluster.doctor.first_cause import LogCause, causes, message, named
-from vllm_cluster.facts.doctor.model import Recovery, Unit
-from vllm_cluster.plan.signs import NOISE, WAITED
+from vllm_cluster.doctor.first_cause import message
+from vllm_cluster.facts.doctor.model import HostFacts, Recovery, Unit
+from vllm_cluster.plan import last_words
+from vllm_cluster.plan.containers import RAY_HEAD, VLLM
 
 Line = tuple[float, str]
 ON_REQUEST, BY_ITSELF = "stopped on request", "ended by itself"
@@ -27,15 +28,14 @@ _OURS = re.compile(rf" vllm-cluster\[\d+\]: ((?:watchdog: |gave up |{ANEW}).*)")
 _MORE = re.compile(r"; the container is ended$")
 # An error from long before says nothing of the end.
 _RECENT_S = 300
-# What stands before the words in the logs of Ray's Python and of vLLM.
-_LOGGER = re.compile(r"^[\d-]+ [\d:,]+\s+[A-Z]+ \S+:\d+ -- +|[A-Z]+ \d\d-\d\d [\d:]+ \[\S+:\d+\] ")
 # docker's own failures, and those of the unit's other commands: their last words are the reason.
 _LAST_WORDS = re.compile(r"status=12[567]/|Control process exited")
 # A signal: from outside, or of docker's container.
 _KILLED = re.compile(r"Main process exited, code=(?:killed|dumped|exited, status=1(?:29|[3-5]\d)/)")
-_ADVICE = re.compile(r"^(?:See|Run) 'docker run --help'")
 # `attempt` notes a restart at the next start, by a clock of whole seconds.
 _NOTED_S = 5
+# Ray's head takes vLLM down with it within so long.
+_TOGETHER_S = 10
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,23 @@ def last_end(unit: Unit, noted: Recovery | None = None) -> Ending | None:
         return Ending(time_s, how, _MORE.sub("", ours[-1]))
     if stopped:
         return Ending(time_s, ON_REQUEST)
-    why = _noted(life, noted or Recovery()) or _cause(life, unit)
-    return Ending(time_s, how, _LOGGER.sub("", why))
+    said = _noted(life, noted or Recovery())
+    if said.startswith(("watchdog: ", "start: ")):
+        return Ending(time_s, how, said)
+    return Ending(time_s, how, _cause(life, unit, said))
+
+
+def end_of(facts: HostFacts, unit: Unit) -> Ending | None:
+    """The last end as its own journal has it, and with Ray's head where that took vLLM down, which
+    then says nothing itself."""
+    end = last_end(unit, facts.recovered(unit.name))
+    head = last_end(facts.unit(f"{RAY_HEAD}.service")) if unit.name == f"{VLLM}.service" else None
+    if end is None or head is None or end.why or head.how == ON_REQUEST:
+        return end
+    if abs(end.time_s - head.time_s) > _TOGETHER_S:
+        return end
+    how = "stopped" if end.how == ON_REQUEST else end.how
+    return replace(end, how=how, why=head.why if ANEW in head.why else "Ray's head ended")
 
 
 def _lives(ends: tuple[str, ...]) -> Iterator[_Life]:
@@ -121,34 +136,22 @@ def _lives(ends: tuple[str, ...]) -> Iterator[_Life]:
 
 
 def _noted(life: _Life, noted: Recovery) -> str:
-    """Why the unit itself says that it was started again, where that names a cause: an older
-    `attempt` without one notes the last line of the log."""
+    """Why the unit itself says that it was started again."""
     for when_s, why in noted.again:
         if -1 <= when_s - life.until_s <= _NOTED_S:
-            known = _known(named([(when_s, why)]))
-            return why if known or why.startswith(("watchdog: ", "start: ")) else ""
+            return why
     return ""
 
 
-def _cause(life: _Life, unit: Unit) -> str:
-    """The deepest sign of its last minutes; nothing rather than a line that says something else."""
+def _cause(life: _Life, unit: Unit, said: str) -> str:
+    """The deepest sign of its last minutes, and in what is `said` of its end; nothing rather than a
+    line that says something else."""
     assert life.end is not None  # noqa: S101
-    recent = [line for line in life.log if message(line)[0] >= life.end[0] - _RECENT_S]
-    telling = [line for line in recent if not _silent(message(line)[1])]
-    found = causes(telling)
-    if not life.errors_tell(unit):
-        found = _known(found)
-    if found:
-        return found[0].words[:300]
+    log = [message(line) for line in life.log]
+    recent = [words for time_s, words in log if time_s >= life.end[0] - _RECENT_S]
+    if found := last_words.why([*recent, said], errors=life.errors_tell(unit)):
+        return found
+    telling = last_words.telling(recent)
     if telling and any(_LAST_WORDS.search(words) for _, words in life.said):
-        return message(telling[-1])[1].strip()[:300]
+        return last_words.plain(telling[-1])[:300]
     return ""
-
-
-def _known(found: list[LogCause]) -> list[LogCause]:
-    return [cause for cause in found if cause.sign.meaning != "an error"]
-
-
-def _silent(words: str) -> bool:
-    noise = re.search(NOISE, words) or re.search(WAITED, words) or _ADVICE.search(words)
-    return bool(noise) or not words.strip() or "No such container" in words

@@ -6,12 +6,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from vllm_cluster.plan.signs import NOISE, SIGNS, Sign
+from vllm_cluster.plan.last_words import plain, sign, uncoloured, why
+from vllm_cluster.plan.signs import NOISE, Sign
 
 _STAMP = re.compile(r"^(\d+\.\d+) \S+ ([^:\[]+)(?:\[\d+\])?: ?(.*)$")
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
-# Ray guesses behind every process that is gone: SIGKILL, `ray stop`, a crash.
-_GUESSES = re.compile(r"There are some potential root causes.*")
 _RANK = re.compile(r"\((\w*Worker\w*|\w*EngineCore\w*) pid=(\d+)(?:, ip=([\d.]+))?\)")
 
 
@@ -29,8 +27,8 @@ def message(line: str) -> tuple[float, str]:
     """Time and words of a journal line in the form short-unix, colours taken out."""
     match = _STAMP.match(line)
     if match is None:
-        return 0.0, _ANSI.sub("", line)
-    return float(match[1]), _ANSI.sub("", match[3])
+        return 0.0, uncoloured(line)
+    return float(match[1]), uncoloured(match[3])
 
 
 def causes(lines: Iterable[str]) -> list[LogCause]:
@@ -42,26 +40,30 @@ def named(messages: Iterable[tuple[float, str]]) -> list[LogCause]:
     """The same for times and words, wherever they were read."""
     found = []
     for time_s, words in messages:
-        # `docker rm` before every start; a line of source in a traceback; and what stands around
-        # the end of a log that Ray shows name nothing.
-        if re.search(r"No such container|(?:^|\) )\s*raise | tail \(exit code\(s\)=", words):
-            continue
-        known = _GUESSES.sub("", words)
-        for sign in SIGNS:
-            if re.search(sign.pattern, known):
-                who = _RANK.search(words)
-                rank = f"{who[1]} {who[3] or ''}".strip() if who else ""
-                found.append(LogCause(sign, time_s, words.strip(), rank))
-                break
+        if known := sign(words):
+            who = _RANK.search(words)
+            rank = f"{who[1]} {who[3] or ''}".strip() if who else ""
+            found.append(LogCause(known, time_s, words.strip(), rank))
     return sorted(found, key=lambda cause: (cause.sign.rank, cause.time_s))
 
 
 def first_cause(lines: Iterable[str]) -> str:
     """The words of the deepest and earliest sign; the last line that is one where there is none."""
-    every = [line for line in lines if not line.startswith("-- ")]
-    found = causes(every)
-    if found:
-        return found[0].words[:300]
-    said = [words for line in every if (words := message(line)[1].strip())]
-    telling = [words for words in said if not re.search(NOISE, words)]
-    return telling[-1][:300] if telling else ""
+    said = [message(line)[1] for line in lines if not line.startswith("-- ")]
+    if found := why(said):
+        return found
+    told = [plain(words) for words in said if words.strip() and not re.search(NOISE, words)]
+    return told[-1][:300] if told else ""
+
+
+def of_this_start(lines: Iterable[str]) -> str:
+    """The last words of a start, of which its journal tells; those before systemd's last "Starting"
+    are of what ran before, until it was killed."""
+    last = ""
+    for line in lines:
+        words = message(line)[1]
+        if " systemd[" in line:
+            last = "" if words.startswith("Starting ") else last
+        elif not line.startswith("-- ") and words.strip() and not re.search(NOISE, words):
+            last = plain(words)
+    return last[:300]

@@ -11,7 +11,7 @@ from vllm_cluster.doctor.examine import Examination
 from vllm_cluster.doctor.first_cause import LogCause, causes, message, named
 from vllm_cluster.facts.doctor.model import HostFacts, Unit
 from vllm_cluster.plan.containers import VLLM
-from vllm_cluster.plan.signs import Sign
+from vllm_cluster.plan.signs import ERROR, Sign
 
 # Signs of this rank and above tell of waiting for others.
 _WAITING = 4
@@ -83,7 +83,7 @@ def _own_files(examination: Examination, host: str, facts: HostFacts) -> Iterato
 
 def _names(sign: Sign) -> bool:
     """Whether it says more than “an error”."""
-    return sign.meaning != "an error"
+    return sign.meaning != ERROR
 
 
 def _since_start(lines: list[str]) -> list[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from vllm_cluster.doctor.ending import ANEW, ON_REQUEST, Ending, last_end
+from vllm_cluster.doctor.ending import end_of
 from vllm_cluster.doctor.examine import Examination
 from vllm_cluster.doctor.finding import BY_HAND
 from vllm_cluster.doctor.reach import ANSWER_TIMEOUT_S
@@ -17,10 +17,9 @@ from vllm_cluster.doctor.under_way import RUN
 from vllm_cluster.facts.doctor.model import HostFacts, Unit
 from vllm_cluster.facts.doctor.script import unit_names
 from vllm_cluster.plan import generations
-from vllm_cluster.plan.containers import RAY_HEAD, VLLM
+from vllm_cluster.plan.containers import VLLM
 
-_VLLM, _HEAD = f"{VLLM}.service", f"{RAY_HEAD}.service"
-_TOGETHER_S = 10
+_VLLM = f"{VLLM}.service"
 # Letters on one line: of a reason, of what else may go on and on, of what was expected or found.
 _WORDS, _LINE, _SIDE = 120, 200, 80
 # Of a unit whose container runs, also while vLLM drains.
@@ -171,7 +170,7 @@ def _host(examination: Examination, name: str) -> dict[str, Any]:
 
 def _unit(facts: HostFacts, unit: Unit) -> dict[str, Any]:
     noted = facts.recovered(unit.name)
-    end = _last_end(facts, unit)
+    end = end_of(facts, unit)
     return {
         "state": f"{unit.active} ({unit.sub})",
         "since_s": _ago(facts, unit.changed_s),
@@ -188,18 +187,6 @@ def _ago(facts: HostFacts, time_s: float) -> int | None:
     if not time_s or time_s > facts.clock_s + ANSWER_TIMEOUT_S:
         return None
     return max(0, round(facts.clock_s - time_s))
-
-
-def _last_end(facts: HostFacts, unit: Unit) -> Ending | None:
-    """As its own journal has it. Ray's head takes vLLM down with it, which then says nothing."""
-    end = last_end(unit, facts.recovered(unit.name))
-    head = last_end(facts.unit(_HEAD)) if unit.name == _VLLM else None
-    if end is None or head is None or end.why or head.how == ON_REQUEST:
-        return end
-    if abs(end.time_s - head.time_s) > _TOGETHER_S:
-        return end
-    how = "stopped" if end.how == ON_REQUEST else end.how
-    return replace(end, how=how, why=head.why if ANEW in head.why else "Ray's head ended")
 
 
 def _often(reasons: tuple[str, ...]) -> str:

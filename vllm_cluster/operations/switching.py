@@ -20,7 +20,7 @@ from pyinfra.api.host import Host
 from pyinfra.api.state import State
 
 from vllm_cluster.facts.generations import TOOL
-from vllm_cluster.plan import generations, paths, start_log
+from vllm_cluster.plan import generations, last_words, paths
 from vllm_cluster.plan.generations import Kept, Record
 
 _PROBE = "docker exec vllm python3 /opt/vllm-cluster/probe.py"
@@ -208,7 +208,7 @@ def _vllm(hosts: _Hosts, name: str, limit_s: int) -> str:
     _, log = hosts.call(name, journal)
     for line in log.splitlines()[-_LOG_LINES:]:
         hosts.say(f"{name}: vllm.service: {line}")
-    return f"vLLM did not start on {name}: {start_log.why(log) or _last(words)}"
+    return f"vLLM did not start on {name}: {last_words.why(log.splitlines()) or _last(words)}"
 
 
 def _measured(hosts: _Hosts, name: str, switch: Switch) -> float | None:

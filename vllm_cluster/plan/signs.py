@@ -24,6 +24,19 @@ class Sign:
     meaning: str
 
 
+# The meaning of what names no cause that is known.
+ERROR = "an error"
+# Ends that only follow from another.
+_FOLLOWS = (
+    r"EngineDeadError|Engine core initialization failed|EngineCore(?:_\w+)? failed|"
+    r"RayWorkerProc.*died|died unexpectedly|Executor failed\.|[Ss]ee stack trace for root cause"
+)
+# Nor is an error what vLLM's logger calls less than one, or a line of a traceback's source.
+_ERROR = (
+    rf"^(?!.*(?:{_FOLLOWS}|\b(?:DEBUG|INFO|WARNING) \d\d-\d\d |\[\S+:\d+\]  |Traceback \(most))"
+    r"(?!(?:.*[)\]] )?\s*raise )"
+)
+
 # Deepest first. What only follows from something else stands last.
 SIGNS: tuple[Sign, ...] = (
     Sign(0, "host", r"[Nn]o space left on device|ENOSPC", "the disk is full"),
@@ -80,23 +93,39 @@ SIGNS: tuple[Sign, ...] = (
     Sign(5, "ray", r"waiting for \d+ GPUs|Waiting for creating a placement group|"
          r"Cannot provide a placement group", "Ray shows fewer GPUs than planned"),
     Sign(5, "vllm", r"No available shared memory broadcast block", "a worker hangs"),
-    Sign(6, "vllm", r"EngineDeadError|Engine core initialization failed|EngineCore.*failed|"
-         r"RayWorkerProc.*died|died unexpectedly", "an engine process died"),
     Sign(6, "vllm", r"\*\*\* SIG(?:SEGV|ABRT|BUS|ILL|FPE) |Fatal Python error",
          "a process crashed"),
     # `ray start --block` of each of its processes that ended, before the ends of their logs.
-    Sign(6, "ray", r"\[exit code=-?[1-9]", "a process of Ray's ended"),
-    Sign(7, "vllm", r"\b(?:\w+Error|\w*Exception)\b(?:\(|:)|^Error\b|ERROR ", "an error"),
+    Sign(6, "ray", r"\[exit code=-?[1-9]|Raylet is terminated", "a process of Ray's ended"),
+    Sign(7, "vllm", rf"{_ERROR}.*\b(?:\w+Error|\w*Exception)\b(?:\(|:)", ERROR),
+    Sign(8, "vllm", rf"{_ERROR}(?:Error\b|refused: |.*(?:ERROR |\berror: |no completion|gave up))",
+         ERROR),
+    Sign(9, "vllm", _FOLLOWS, "an engine process died"),
 )  # fmt: skip
 
 # Lines that never say why something ended, a pattern likewise: who asked what of the API, and news
 # of Ray's own parts.
 NOISE = (
     r"(?:^|\) )INFO: +\S+ - .[A-Z]+ |"
-    r"^\[?\d{4}-\d\d-\d\d [\d:]+[,.]\d+\s+(?:[DI]|DEBUG|INFO|SUCC) |^no completion yet"
+    r"(?:^|\) )\s*\[?\d{4}-\d\d-\d\d [\d:]+[,.]\d+\s+(?:[DI]|DEBUG|INFO|SUCC) |"
+    r"^no completion yet"
 )
 # What was waited for before an end had come, or its unit would wait still.
 WAITED = r"^waiting|Waiting for creating a placement group"
+
+# What loggers put before the words: which process of this host, and the stamps of Ray's Python, of
+# vLLM, and of Ray's C++. Patterns of Python's and of `sed -E` at once, like the next one.
+LOGGER = (
+    r"^(\(\w+ pid=[0-9]+\) +)+|"
+    r"[0-9-]{10} [0-9:]{8},[0-9]+\s*[A-Z]+ [^ ]+:[0-9]+ -- +|"
+    r"[A-Z]+ [0-9]{2}-[0-9]{2} [0-9:]{8} \[[^ ]+:[0-9]+\] +|"
+    r"\[[0-9-]{10} [0-9:]{8},[0-9]+ [A-Z] [0-9]+ [0-9]+\] (\([^ )]+\) )?[^ ]+:[0-9]+: +"
+)
+# Ray guesses behind every process that is gone: SIGKILL, `ray stop`, a crash.
+GUESSES = (
+    r"(\. Termination is unexpected)?\.? (Possible reasons include|"
+    r"There are some potential root causes).*"
+)
 
 
 def patterns() -> str:

@@ -147,7 +147,7 @@ def test_what_was_waited_for_and_came_is_no_reason() -> None:
     )
     assert why(*KILLED, waited) == ""
     assert why(*KILLED, waited, died) == (
-        "(EngineCore pid=482) RayWorkerProc rank=[1] died unexpectedly, shutting down executor."
+        "RayWorkerProc rank=[1] died unexpectedly, shutting down executor."
     )
 
 
@@ -180,6 +180,19 @@ def test_what_the_unit_noted_of_a_restart_counts_for_the_end_before_it(
     when_s: float, said: str, reason: str
 ) -> None:
     assert why(*KILLED, ACCESS, noted=Recovery(again=((when_s, said),))) == reason
+
+
+def test_the_root_cause_is_the_reason_and_not_what_points_to_it() -> None:
+    engine = "node-a vllm[7]: (EngineCore pid=477) ERROR 11-30 19:12:01 [core.py:1192]"
+    failed = (
+        f"19.0 {engine} EngineCore failed to start.",
+        f"19.1 {engine} ValueError: of cheese",
+        "19.2 node-a vllm[7]: RuntimeError: Engine core initialization failed.",
+    )
+    noted = Recovery(again=((21.0, "RuntimeError: Engine core initialization failed."),))
+    assert why(*FAILED, *failed) == "ValueError: of cheese"
+    assert why(*FAILED, *failed, noted=noted) == "ValueError: of cheese"
+    assert why(*FAILED, *failed[::2]) == "EngineCore failed to start."
 
 
 BAD = "19.0 node-a docker[7]: ValueError: bad request of a client"

@@ -273,6 +273,7 @@ SILENT = (
     "[2026-11-30 15:04:31,000 I 77 77] (raylet) store_runner.cc:49: with directory /dev/shm",
     "- current keyed subscribers: 0",
     f"{RAY}:128 -- \x1b[31m----- END gcs_server.out tail (exit code(s)=-9 (signal 9)) -----",
+    "(raylet)     [2026-11-30 15:04:31,000 I 26 26] (raylet) node_manager.cc:124: Stop: SIGKILL",
     "",
 )
 
@@ -287,7 +288,6 @@ SILENT = (
     ],
 )
 def test_what_never_says_why_is_no_reason(unit: Unit, log: tuple[str, ...], reason: str) -> None:
-    assert f"noise='{signs.NOISE}|{signs.WAITED}'" in SCRIPT.read_text()
     assert unit.gives_up(*log).endswith(reason)
 
 
@@ -306,7 +306,8 @@ def test_the_last_words_of_what_served_are_not_noted_as_the_cause_of_a_restart(
 STARTED = "700@Started vllm.service - vLLM server of lab: tiny."
 ENDED = "1000@vllm.service: Main process exited, code=exited, status=1/FAILURE"
 KILLED = "1000@vllm.service: Main process exited, code=exited, status=137/n/a"
-REFUSED = "990@ERROR 11-30 15:07:13 [serving.py:5] Error in preprocessing prompt inputs"
+SAID = "Error in preprocessing prompt inputs"
+REFUSED = f"990@ERROR 11-30 15:07:13 [serving.py:5] {SAID}"
 NEWS = ("INFO 11-30 15:07:14 [loggers.py:9] Engine 000: 0 running",) * 300
 NONE = "its log names no cause"
 
@@ -316,12 +317,12 @@ NONE = "its log names no cause"
     [
         ((STARTED, ENDED), (REFUSED, *NEWS), NONE),
         ((KILLED,), (REFUSED,), NONE),
-        ((ENDED,), (REFUSED,), REFUSED[4:]),
+        ((ENDED,), (REFUSED,), SAID),
         ((STARTED, ENDED), (REFUSED, "torch.OutOfMemoryError: x"), "torch.OutOfMemoryError: x"),
         ((STARTED, ENDED), ("699@torch.OutOfMemoryError: x", *NEWS), NONE),
         ((ENDED,), ("699@ValueError: x", *NEWS), NONE),
         (("1000@vllm.service: Control process exited, code=killed, status=15/TERM", ENDED),
-         (REFUSED,), REFUSED[4:]),
+         (REFUSED,), SAID),
     ],
 )  # fmt: skip
 def test_an_error_in_what_served_or_was_killed_and_what_was_long_before_is_no_cause_of_a_restart(
@@ -332,9 +333,41 @@ def test_an_error_in_what_served_or_was_killed_and_what_was_long_before_is_no_ca
     assert (unit.state / "vllm.history").read_text().partition(" ")[2] == f"{noted}\n"
 
 
-def test_the_last_sign_which_attempt_leaves_out_is_any_error() -> None:
-    (last,) = [sign for sign in signs.SIGNS if sign.meaning == "an error"]
-    assert signs.patterns().splitlines()[-1] == last.pattern
+def test_the_signs_that_attempt_leaves_out_are_any_error() -> None:
+    errors = [sign.pattern for sign in signs.SIGNS if sign.meaning == signs.ERROR]
+    assert signs.patterns().splitlines()[-3:-1] == errors
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"),
+    [
+        ("noise", f"{signs.NOISE}|{signs.WAITED}"),
+        ("logger", signs.LOGGER),
+        ("guesses", signs.GUESSES),
+    ],
+)
+def test_attempt_reads_a_log_with_the_patterns_of_doctor(name: str, pattern: str) -> None:
+    assert f"\n{name}='{pattern}'\n" in SCRIPT.read_text()
+
+
+ENGINE = "(EngineCore pid=477) ERROR 11-30 19:12:01 [core.py:1192] "
+
+
+@pytest.mark.parametrize(
+    ("log", "noted"),
+    [
+        ((f"{RAY}:87 --   raylet{DIM} [exit code=-9]",), "raylet [exit code=-9]"),
+        (("(raylet) Raylet is terminated. Termination is unexpected. Possible reasons include: (1) "
+          "SIGKILL by the user or system OOM killer",), "(raylet) Raylet is terminated"),
+        ((f"{ENGINE}EngineCore failed to start.", f"{ENGINE}Traceback (most recent call last):",
+          f"{ENGINE}    raise ValueError(", f"{ENGINE}ValueError: of cheese",
+          "RuntimeError: Engine core initialization failed."), "ValueError: of cheese"),
+    ],
+)  # fmt: skip
+def test_a_cause_is_noted_in_its_own_words(unit: Unit, log: tuple[str, ...], noted: str) -> None:
+    unit.left(*log)
+    unit.begin(restarts=1)
+    assert (unit.state / "vllm.history").read_text().partition(" ")[2] == f"{noted}\n"
 
 
 def test_active_says_of_rays_units_only_that_the_container_ran(unit: Unit) -> None:

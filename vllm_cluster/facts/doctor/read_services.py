@@ -8,6 +8,7 @@ from typing import Any
 
 from vllm_cluster.facts.doctor.model import Answer, Api, Ray, RayFile, RayNode, Recovery
 from vllm_cluster.facts.doctor.sections import Section, Sections
+from vllm_cluster.plan.last_words import plain
 
 _METRIC = re.compile(r"^(vllm:\w+|process_start_time_seconds)(?:\{[^}]*\})? ([-+.\deE]+|NaN)$")
 
@@ -87,7 +88,7 @@ def recovery(sections: Sections) -> dict[str, Recovery]:
         elif kind == "history":
             when, _, why = words.partition(" ")
             if when.isdecimal():
-                again.setdefault(unit, []).append((float(when), why))
+                again.setdefault(unit, []).append((float(when), plain(why)))
     return {
         unit: Recovery(
             gave_up.get(unit, ""),

@@ -1,0 +1,55 @@
+"""Why something ended, out of the log of that life: for a switch, for doctor and for status."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from vllm_cluster.plan.signs import ERROR, GUESSES, LOGGER, NOISE, SIGNS, WAITED, Sign
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+# `docker rm` before every start; a line of source in a traceback; and what stands around the end of
+# a log that Ray shows.
+_NAMES_NOTHING = re.compile(
+    rf"No such container|(?:^|[)\]] )\s*raise | tail \(exit code\(s\)=|{NOISE}"
+)
+# What was waited for and had come, news and warnings, and Docker's advice.
+_PAST = re.compile(
+    rf"{WAITED}|\b(?:DEBUG|INFO|WARNING) \d\d-\d\d |^(?:See|Run) 'docker run --help'"
+)
+
+
+def uncoloured(line: str) -> str:
+    """The line as it reads on a screen without colours."""
+    return _ANSI.sub("", line)
+
+
+def plain(line: str) -> str:
+    """The words alone: without what loggers put before them and what Ray guesses behind them."""
+    return re.sub(LOGGER, "", re.sub(GUESSES, "", uncoloured(line))).strip()
+
+
+def sign(words: str) -> Sign | None:
+    """What a line names; None where it names nothing."""
+    if _NAMES_NOTHING.search(words):
+        return None
+    known = re.sub(GUESSES, "", words)
+    return next((each for each in SIGNS if re.search(each.pattern, known)), None)
+
+
+def telling(lines: Iterable[str]) -> list[str]:
+    """The lines of a life that has ended which may say why."""
+    every = map(uncoloured, lines)
+    return [line for line in every if line.strip() and not _NAMES_NOTHING.search(line)
+            and not _PAST.search(line)]  # fmt: skip
+
+
+def why(lines: Iterable[str], *, errors: bool = True) -> str:
+    """The earliest of the deepest signs, at most 300 characters; empty where there is none.
+
+    `errors`: whether one that no sign knows may be why.
+    """
+    found = [(known.rank, line) for line in telling(lines)
+             if (known := sign(line)) and (errors or known.meaning != ERROR)]  # fmt: skip
+    line = min(found, key=lambda one: one[0], default=(0, ""))[1]
+    return plain(line)[:300]
