@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tests.lab.faults.fault import Fault, both, cable, for_s, inside, on, pause, power
 from tests.lab.harness import Cluster, await_true
 
@@ -36,8 +38,7 @@ def thrice(cluster: Cluster) -> None:
     for _ in range(2):
         before = _start_of_vllm(cluster)
         kill(cluster)
-        await_true("another vLLM that serves",
-                   lambda former=before: _serves_anew(cluster, former), 600)  # fmt: skip
+        await_true("another vLLM that serves", partial(_serves_anew, cluster, before), 600)
     kill(cluster)
 
 
