@@ -299,7 +299,7 @@ def test_a_rollback_brings_the_old_one_back_and_leaves_the_new_one(serving: Serv
 def test_an_engine_that_fails_is_taken_back_by_itself(serving: Serving) -> None:
     """Taken by the parser and by the making of the configuration; the engine then has no room."""
     before = serving.started().split()[1]
-    serving.describe(serve=serving.args(**{"kv-cache-memory-bytes": 1024}))
+    serving.describe(serve=serving.args(**{"kv-cache-memory-bytes": 1 << 50}))
     done = serving.run()
     said = done.stdout + done.stderr
     print(said[-3000:])
@@ -309,6 +309,6 @@ def test_an_engine_that_fails_is_taken_back_by_itself(serving: Serving) -> None:
     assert serving.started().split()[1] == before
     shown = command(serving.cluster, "status").stdout
     assert re.search(
-        r"failed .*because vLLM did not start on node-a: ValueError: No .* memory", shown
+        r"failed .*because vLLM did not start on node-a: ValueError: Available memory", shown
     )
     assert re.search(r"failed on node-a, node-b: .*ValueError.*serves again, after", said)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_cluster.control.model_directory import directories, directory
+from vllm_cluster.plan import fixed_cache
 from vllm_cluster.plan.decision import Decision
 from vllm_cluster.plan.memory.facts import ModelFacts, UnsupportedModelError
 from vllm_cluster.plan.settle import settled, weigh
@@ -34,8 +35,8 @@ def judge(cluster: Cluster, facts: ModelFacts | None = None) -> Judged:
     """Settle `parallel: auto` and check what vLLM and Ray will be told.
 
     The model's facts are `facts`, or those of `model.source` where that is a directory here.
-    Raises DescriptionError for arguments and versions that do not exist, RefusedError for what
-    does not fit and for combinations that vLLM refuses.
+    Raises DescriptionError for arguments and versions that do not exist and for a KV cache that
+    holds no request, RefusedError for what does not fit and for combinations that vLLM refuses.
     """
     _check_versions(cluster)
     decision, unweighed = _weighed(cluster, facts)
@@ -45,6 +46,7 @@ def judge(cluster: Cluster, facts: ModelFacts | None = None) -> Judged:
         _refuse_unsettled(cluster, decision, unweighed)
     _refuse_tensor_across_hosts(cluster, decision)
     _check_arguments(cluster)
+    _check_fixed_cache(cluster, facts)
     refused = combination_problems(cluster, _config(cluster))
     if decision is not None:
         refused += _weighed_problems(cluster, decision)
@@ -75,19 +77,29 @@ def _check_arguments(cluster: Cluster) -> None:
         raise DescriptionError(cluster.file, problems)
 
 
+def _check_fixed_cache(cluster: Cluster, facts: ModelFacts | None) -> None:
+    """A cache that holds not one request of full length, where there is no GPU memory to weigh."""
+    size = fixed_cache.fixed(cluster.description)
+    if size is None:
+        return
+    model = facts or _facts(cluster)[0]
+    accepted = fixed_cache.missing(cluster.description, model) if model is not None else ""
+    if accepted:
+        key = ("serve", "args", "kv-cache-memory-bytes")
+        raise DescriptionError(
+            cluster.file, [cluster.problem(*key, found=str(size), accepted=accepted)]
+        )
+
+
 def _weighed(cluster: Cluster, facts: ModelFacts | None) -> tuple[Decision | None, str]:
     """The decision, or why nothing could be weighed."""
     if cluster.description.gpu.kind == "cpu":
         return None, "gpu.kind is cpu: there is no GPU memory to weigh"
     asked = facts is not None  # a person wants to see it weighed: not being able to is an error
     if facts is None:
-        folder, missing = _folder(cluster)
-        if folder is None:
-            return None, missing
-        try:
-            facts = _read(folder)
-        except (_model_read_error(), UnsupportedModelError) as error:
-            return None, str(error)
+        facts, why = _facts(cluster)
+        if facts is None:
+            return None, why
     try:
         return weigh(cluster.description, facts), ""
     except KeyError as error:
@@ -96,6 +108,17 @@ def _weighed(cluster: Cluster, facts: ModelFacts | None) -> tuple[Decision | Non
             problem = cluster.problem("gpu", "model", found=found, accepted=accepted)
             raise DescriptionError(cluster.file, [problem]) from None
         return None, f"{error.args[0]}; or say gpu.memory"
+
+
+def _facts(cluster: Cluster) -> tuple[ModelFacts | None, str]:
+    """What the model on this machine says of itself, or why there is nothing."""
+    folder, missing = _folder(cluster)
+    if folder is None:
+        return None, missing
+    try:
+        return _read(folder), ""
+    except (_model_read_error(), UnsupportedModelError) as error:
+        return None, str(error)
 
 
 def _folder(cluster: Cluster) -> tuple[Path | None, str]:

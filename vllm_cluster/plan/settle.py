@@ -25,7 +25,9 @@ def weigh(description: Description, model: ModelFacts) -> Decision:
     parallel = description.parallel
     layout, several, spans = None, False, False
     if isinstance(parallel, Parallel):
-        layout = Layout(parallel.tensor, parallel.pipeline, parallel.replicas, _split(description))
+        layout = Layout(
+            parallel.tensor, parallel.pipeline, parallel.replicas, partition(description)
+        )
         # Who says that one tensor group shall span hosts has said that several are meant.
         spans = parallel.tensor_across_hosts == "deliberate"
         several = spans or parallel.several_hosts == "deliberate"
@@ -105,7 +107,7 @@ def serving(description: Description) -> Serving:
     return Serving(full_requests=description.serve.full_requests, platform=platform, **values)
 
 
-def _split(description: Description) -> tuple[int, ...] | None:
+def partition(description: Description) -> tuple[int, ...] | None:
     """VLLM_PP_LAYER_PARTITION, as vllm/distributed/utils.py reads it."""
     value = description.serve.env.get(PARTITION)
     if value is None:

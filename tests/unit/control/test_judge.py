@@ -13,6 +13,7 @@ from vllm_cluster.spec import DescriptionError, RefusedError, loads
 ROOT = Path(__file__).parents[3]
 PROD = (ROOT / "inventories" / "prod.yaml").read_text()
 MODELS = ROOT / "tests" / "fixtures" / "models"
+LAB = (ROOT / "inventories" / "lab.yaml").read_text()
 AUTO = "parallel: auto\nspare:\n"
 SIZES = "parallel:\n  tensor: 4\n  pipeline: 2\n  several_hosts: deliberate\n"
 
@@ -178,3 +179,41 @@ def test_a_variable_cannot_smuggle_in_another() -> None:
 def test_a_memory_that_the_named_gpu_does_not_have_is_refused() -> None:
     with pytest.raises(DescriptionError, match=r"8 GiB for A100-SXM4-80GB"):
         judged(replaced("memory: 80GiB", "memory: 8GiB"))
+
+
+def on_cpus(size: int | None, model: str = "Qwen3-0.6B", extra: str = "") -> Judged:
+    """The lab's description with that model, size of its KV cache and further arguments."""
+    line = "    kv-cache-memory-bytes: 67108864\n"
+    assert line in LAB
+    text = LAB.replace(line, extra if size is None else f"{line[:-9]}{size}\n{extra}")
+    return judge(loads(text.replace("../.cache/model/tiny", str(MODELS / model)), Path("lab.yaml")))
+
+
+# 28 layers in two stages, 8 key-value heads of 128, keys and values in 2 bytes, 128 tokens.
+BLOCK = 14 * 2 * 8 * 128 * 2 * 128
+
+
+@pytest.mark.parametrize("size", [0, 1000, BLOCK, 3 * BLOCK - 1])
+def test_on_cpus_a_fixed_cache_that_holds_no_request_is_refused(size: int) -> None:
+    with pytest.raises(DescriptionError) as caught:
+        on_cpus(size)
+    assert caught.value.exit_code == 2
+    (problem,) = caught.value.problems
+    lines = LAB.splitlines()
+    assert "kv-cache-memory-bytes" in lines[problem.line - 1]
+    assert problem.key == "serve.args.kv-cache-memory-bytes"
+    assert problem.found == str(size)
+    assert problem.accepted.startswith(f"at least {3 * BLOCK}, since one request of 256 tokens")
+
+
+def test_on_cpus_one_that_holds_a_request_is_not_weighed() -> None:
+    for size in (3 * BLOCK, None):
+        assert on_cpus(size).decision is None
+    # Of smaller blocks it needs less: the one that stays with vLLM is smaller.
+    assert on_cpus(5 * BLOCK // 2, extra="    block-size: 64\n").decision is None
+
+
+@pytest.mark.parametrize("model", ["DeepSeek-V2-Lite", "nowhere"])
+def test_on_cpus_what_is_not_known_is_not_refused(model: str) -> None:
+    # Without AMX tiles blocks of latent attention have 16 tokens, with them 128.
+    assert on_cpus(17 * 14 * 576 * 2 * 16, model).decision is None
