@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import re
 
+from vllm_cluster.doctor.first_cause import message
 from vllm_cluster.facts.doctor.model import HostFacts, Unit
 
 # How long Docker and Ray may take, from their unit's start, until they answer and know each other.
 STARTING_S = 60
 # From the third end since it last held it is no longer a start that went wrong once.
 LOOP_RESTARTS = 3
+# The last start in a row: StartLimitBurst= of the units.
+LAST_START = 10
 # What `attempt` says while it waits between two starts of a unit.
-_PAUSING = re.compile(r"start (\d+) since \S+ last held; pausing ")
+_PAUSING = re.compile(r"start (\d+) since \S+ last held; pausing (\d+) s")
 _UNCOUNTED = re.compile(r"the count of starts, \S+, (?:cannot be written|holds no number)")
 _CHANGING = {"activating", "deactivating", "active"}
 
 
 def starting(facts: HostFacts, unit: Unit) -> bool:
-    """Whether the unit is in its first minute, and has not ended again and again."""
-    if unit.load != "loaded" or in_a_loop(facts, unit):
+    """Whether the unit is in its first minute, and does not end again and again: what runs may
+    hold, however often it ended before."""
+    if unit.load != "loaded" or (in_a_loop(facts, unit) and not unit.running):
         return False
     if not unit.changed_s:  # not since the boot
         return 0 < facts.system.uptime_s < STARTING_S
@@ -56,8 +60,23 @@ def lately(facts: HostFacts, time_s: float) -> bool:
 
 def pausing(unit: Unit) -> int:
     """Which start in a row it pauses before; 0 where it does not pause."""
-    match = _PAUSING.search(unit.log[-1]) if unit.log else None
-    return int(match[1]) if match else 0
+    return int(match[1]) if (match := _pause(unit)) else 0
+
+
+def _pause(unit: Unit) -> re.Match[str] | None:
+    return _PAUSING.search(unit.log[-1]) if unit.log else None
+
+
+def next_start(facts: HostFacts, unit: Unit) -> str:
+    """Which start of a unit in a loop is under way, or how long it still pauses before it; empty
+    where neither is known."""
+    count = 0 if _uncounted(facts, unit) else facts.recovered(unit.name).starts or pausing(unit)
+    which = f"start {count} of {LAST_START}" if count else "the next start"
+    match = _pause(unit)
+    left_s = message(unit.log[-1])[0] + int(match[2]) - facts.clock_s if match else 0.0
+    if left_s >= 1:
+        return f"it pauses {left_s:.0f} s more before {which}"
+    return f"{which} is under way" if count and unit.sub != "auto-restart" else ""
 
 
 def since(facts: HostFacts, unit: Unit) -> str:

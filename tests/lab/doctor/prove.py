@@ -64,6 +64,9 @@ def one(hosts: Cluster, fault: Fault) -> None:
         if consequence:
             said = suite.await_said(cluster, consequence)
             assert_first(said, fault)
+        if fault.by_hand is None:
+            said = suite.await_deed(cluster, said)
+            assert_first(said, fault)
         first = said.first
         assert first is not None
         began = time.monotonic()

@@ -107,6 +107,15 @@ def await_said(cluster: Cluster, identity: str) -> Said:
         assert waited < _NOTICE_TIMEOUT_S, f"no {identity or 'finding'}: {said.names()}"
 
 
+def await_deed(cluster: Cluster, said: Said) -> Said:
+    """Doctor's words once its first fix is more than to wait, as it is for what has just begun."""
+    began = time.monotonic()
+    while said.first is not None and said.first["fix"][0]["command"].startswith("Wait"):
+        assert time.monotonic() - began < _NOTICE_TIMEOUT_S, said.names()
+        said = doctor(cluster)
+    return said
+
+
 def apply_fix(cluster: Cluster, fault: Fault, finding: dict[str, Any]) -> None:
     """Every step of the fix, word for word."""
     touched(cluster)

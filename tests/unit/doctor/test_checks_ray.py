@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+
+import pytest
 
 from tests.unit.doctor.cases import changed, command, first, sound
 from vllm_cluster.doctor.checks import findings
+from vllm_cluster.doctor.finding import BY_HAND, Finding
+from vllm_cluster.doctor.starting import LAST_START
 from vllm_cluster.facts.doctor.model import (
     Docker,
+    Recovery,
 )
+from vllm_cluster.plan.containers import EVERY
 
 TOKEN = "/etc/vllm-cluster/secrets/ray-token"
 
@@ -74,13 +81,65 @@ def test_a_unit_that_gave_up_is_started_with_its_counter_reset() -> None:
     assert command(case).startswith("systemctl reset-failed ray-worker.service;")
 
 
-def test_a_unit_that_pauses_between_starts_begins_anew() -> None:
+S = "node-b systemd[1]: "
+ENDED = (
+    f"10.0 {S}Starting ray-worker.service - Ray worker of lab...",
+    f"20.0 {S}ray-worker.service: Main process exited, code=exited, status=137/n/a",
+    f"20.6 {S}ray-worker.service: Scheduled restart job, restart counter is at 4.",
+)
+BEFORE = 'time="x" level=error msg="error waiting for container: unexpected EOF"'
+KILLED = (
+    "19.9 node-b docker[3]: 2026-11-30 15:04:32,011\tERR scripts.py:87 --   raylet [exit code=-9]"
+)
+
+
+def looping(pauses: int, *, ends: tuple[str, ...] = (), starts: int = 9) -> Finding:
+    """What is said 10 s after a pause of so many seconds began."""
     facts = sound().facts["node-b"]
+    since_s = facts.clock_s - 10
+    said = f"start 9 since ray-worker last held; pausing {pauses} s before it"
+    log = (f"2.0 node-b docker[2]: {BEFORE}", f"{since_s} node-b attempt[9]: {said}")
     unit = replace(
-        facts.unit("ray-worker.service"), active="activating", sub="start-pre",
-        log=("1.0 node-b attempt[9]: start 9 since ray-worker last held; pausing 300 s before it",),
+        facts.unit("ray-worker.service"), active="activating", sub="start-pre", ends=ends, log=log,
     )  # fmt: skip
-    case = changed(sound(), "node-b", units={**facts.units, unit.name: unit}, docker=Docker())
+    case = changed(sound(), "node-b", units={**facts.units, unit.name: unit}, docker=Docker(),
+                   recovery={"ray-worker": Recovery(starts=starts)})  # fmt: skip
     [found] = [one for one in findings(case) if one.id == "ray.worker-down"]
-    assert found.fix[0].command.startswith("/usr/local/lib/vllm-cluster/attempt held ray-worker")
-    assert found.fix[0].command.endswith("; systemctl restart --no-block ray-worker.service")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("pauses", "following"),
+    [(300, "it pauses 290 s more before start 9 of 10"), (5, "start 9 of 10 is under way")],
+)
+def test_a_loop_tells_how_often_it_ended_and_which_start_comes(pauses: int, following: str) -> None:
+    assert looping(pauses).found == f"it ends again and again (8 times); {following}"
+
+
+def test_a_loop_is_told_with_the_end_of_its_last_life() -> None:
+    found = looping(300, ends=(*ENDED, KILLED))
+    assert found.found.startswith("it ends again and again (8 times, last: status=137/n/a); ")
+    assert found.evidence == "raylet [exit code=-9]"
+    silent = looping(300, ends=ENDED)
+    assert silent.evidence == "ray-worker.service: status=137/n/a; its log names no cause"
+
+
+@pytest.mark.parametrize(("log", "first"), [((KILLED,), "Mend what"), ((), "Wait; it starts")])
+def test_a_unit_in_a_loop_starts_by_itself_and_begins_anew_only_after_it_is_mended(
+    log: tuple[str, ...], first: str
+) -> None:
+    fix = looping(300, ends=(*ENDED, *log)).fix
+    assert [step.on for step in fix] == [BY_HAND, BY_HAND]
+    assert fix[0].command.startswith(first)
+    assert "on node-b: journalctl --unit=ray-worker.service" in fix[0].command
+    held = "/usr/local/lib/vllm-cluster/attempt held ray-worker.service; "
+    assert fix[1].command.endswith(
+        f" on node-b: {held}systemctl restart --no-block ray-worker.service"
+    )
+
+
+def test_the_last_start_that_is_told_is_the_units() -> None:
+    units = Path(__file__).parents[3] / "templates/etc/systemd/system"
+    for name in EVERY:
+        limit = f"\nStartLimitBurst={LAST_START}\n"
+        assert limit in (units / f"{name}.service.j2").read_text()

@@ -8,8 +8,10 @@ import pytest
 
 from tests.unit.doctor.cases import changed, first, sound
 from vllm_cluster.doctor.checks import findings
+from vllm_cluster.doctor.finding import Finding
 from vllm_cluster.facts.doctor.model import (
     Answer,
+    Recovery,
 )
 
 ENV = "/etc/vllm-cluster/cluster.env"
@@ -98,6 +100,30 @@ def test_an_engine_that_works_for_others_is_not_restarted(later: float, identity
 def test_an_api_that_asks_for_no_key() -> None:
     api = replace(sound().facts["node-a"].api, keyless_status=200)
     assert first(changed(sound(), "node-a", api=api)).id == "security.api-open"
+
+
+def loading(*log: str, starts: int = 1) -> Finding:
+    facts = sound().facts["node-a"]
+    lines = ("systemd[1]: Starting vllm.service - x", *(f"vllm[7]: {line}" for line in log))
+    told = tuple(f"1795971000.{n} node-a {line}" for n, line in enumerate(lines))
+    unit = replace(facts.unit("vllm.service"), active="activating", sub="start-post", log=told)
+    case = changed(sound(), "node-a", units={**facts.units, unit.name: unit},
+                   recovery={"vllm": Recovery(starts=starts)})  # fmt: skip
+    return next(f for f in findings(case) if f.id == "vllm.starting")
+
+
+def test_a_start_is_told_with_the_last_words_of_its_log() -> None:
+    said = "(EngineCore pid=482) INFO 11-30 15:07:13 [core.py:93] Loading weights took 9 s"
+    asked = "no completion yet: <urlopen error [Errno 111] Connection refused>"
+    assert loading(said, asked).evidence == "Loading weights took 9 s"
+    assert loading(asked).evidence == "vllm.service: activating start-post"
+
+
+@pytest.mark.parametrize(("starts", "compiles"), [(1, True), (3, False)])
+def test_only_a_first_start_compiles(starts: int, *, compiles: bool) -> None:
+    command = loading(starts=starts).fix[0].command
+    assert command.startswith("Wait; ")
+    assert ("compiles" in command) is compiles
 
 
 @pytest.mark.parametrize(("restarts", "identity"), [(1, "vllm.starting"), (3, "vllm.down")])

@@ -301,8 +301,10 @@ esac
 """
 
 
-def brought(tmp_path: Path, *lines: str) -> list[str]:
+def brought(tmp_path: Path, *lines: str, log_lines: int = 40, state: str = "active") -> list[str]:
     """What the doctor's script brings of the ends of a unit with such a journal."""
+    (tmp_path / "systemctl").write_text(f"#!/bin/sh\necho {state}\n[ {state} = active ]\n")
+    (tmp_path / "systemctl").chmod(0o755)
     journal = tmp_path / "lines"
     journal.write_text("\n".join(lines))
     (tmp_path / "journalctl").write_text(JOURNAL)
@@ -312,12 +314,22 @@ def brought(tmp_path: Path, *lines: str) -> list[str]:
     plan = sound().plan
     values = script(plan, plan.hosts["node-a"], salt="s", log_lines=40)
     noise = next(line for line in values.splitlines() if line.startswith("noise="))
-    shell += f"\nmark={MARK}\n{noise}\nlog_lines=40 ours=(ray-head.service)\nunit_ends\n"
+    shell += f"\nmark={MARK}\n{noise}\nlog_lines={log_lines} ours=(ray-head.service)\nunit_ends\n"
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "LINES_OF": str(journal)}
     done = subprocess.run(
         ["bash", "-c", shell], env=environment, capture_output=True, text=True, check=True
     )
     return list(Sections(done.stdout).one("ends").lines)
+
+
+@pytest.mark.parametrize(
+    ("log_lines", "state", "told"),
+    [(0, "active", False), (0, "activating", True), (40, "active", True)],
+)
+def test_without_logs_the_script_brings_ends_only_where_a_unit_is_not_active(
+    tmp_path: Path, log_lines: int, state: str, *, told: bool
+) -> None:
+    assert bool(brought(tmp_path, *KILLED, log_lines=log_lines, state=state)) is told
 
 
 RAY = "19.9 node-a docker[3]: 2026-11-30 15:04:32,011\tERR scripts.py"

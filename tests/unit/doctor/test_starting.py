@@ -75,14 +75,53 @@ def test_in_the_first_minute_the_fix_is_to_wait(what: str) -> None:
     assert first(case).fix[0].command.startswith("Wait;")
 
 
+OURS_WAIT = {"a worker that waits for its head", "a head that starts again"}
+RUN = list(MADE)[:3]
+
+
 @pytest.mark.parametrize("what", MADE)
-def test_after_it_or_in_a_loop_there_is_a_restart_to_do(what: str) -> None:
-    for case in (MADE[what](STARTING_S + 1), MADE[what](6, in_a_row=LOOP_RESTARTS)):
-        if what == "a worker that a new head does not know yet":
-            assert first(case).host == "node-b"
-        found = next(f for f in findings(case) if f.id == DOWN[what])
-        assert "systemctl" in found.fix[0].command
+def test_after_it_there_is_something_to_do(what: str) -> None:
+    case = MADE[what](STARTING_S + 1)
+    if what == "a worker that a new head does not know yet":
+        assert first(case).host == "node-b"
+    found = next(f for f in findings(case) if f.id == DOWN[what])
+    if what in OURS_WAIT:
+        assert found.fix[0].text().startswith("Mend what it waits for")
+    else:
+        assert found.fix[0].command.startswith("systemctl ")
+    assert not {"ray.starting", "docker.starting"} & set(ids(case))
+
+
+@pytest.mark.parametrize("what", MADE)
+def test_what_ends_again_and_again_is_down_at_once_and_what_runs_again_is_coming(what: str) -> None:
+    case = MADE[what](6, in_a_row=LOOP_RESTARTS)
+    if what in RUN:
+        assert first(case).id == "ray.starting"
+        assert DOWN[what] not in ids(case)
+    else:
+        assert DOWN[what] in ids(case)
         assert not {"ray.starting", "docker.starting"} & set(ids(case))
+
+
+@pytest.mark.parametrize(("seconds", "identity"), [(6, "ray.starting"), (61, "ray.gpus")])
+def test_gpus_that_a_new_node_has_not_told_yet_are_waited_for(seconds: int, identity: str) -> None:
+    ray = sound().facts["node-a"].ray
+    mine, other = ray.nodes
+    case = changed(sound(), "node-a", ray=replace(ray, nodes=(mine, replace(other, gpus=0))))
+    found = first(since(case, WORKER, seconds, in_a_row=LOOP_RESTARTS))
+    assert (found.id, found.host) == (identity, "node-b")
+
+
+@pytest.mark.parametrize(("seconds", "where"), [(1, "by hand"), (61, "node-a")])
+def test_a_vllm_that_has_only_just_begun_to_serve_is_not_restarted(
+    seconds: int, where: str
+) -> None:
+    gone = Answer(words="Connection refused")
+    api = replace(sound().facts["node-a"].api, health=gone, completion=gone)
+    case = since(changed(sound(), "node-a", api=api), VLLM, seconds, in_a_row=LOOP_RESTARTS)
+    found = first(case)
+    assert (found.id, found.fix[0].on) == ("vllm.health", where)
+    assert found.fix[0].command.startswith("Wait;") is (where == "by hand")
 
 
 @pytest.mark.parametrize(
@@ -228,10 +267,11 @@ def test_a_loop_whose_count_cannot_be_kept_is_one_by_systemds_count(
         case = changed(case, "node-a", recovery={"vllm": Recovery(starts=starts)})
         told[restarts] = next(f for f in findings(case) if f.plane == "vllm")
     assert told[1].id in {"vllm.waiting", "vllm.starting"}
-    assert (told[40].id, told[40].found[:36]) == (
+    assert (told[40].id, told[40].found[:34]) == (
         "vllm.down",
-        "it ends again and again (40 times, e",
+        "it ends again and again (40 times)",
     )
+    assert " of 10" not in told[40].found
 
 
 def test_a_unit_that_came_back_often_and_counts_anew_is_starting() -> None:

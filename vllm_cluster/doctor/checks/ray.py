@@ -8,20 +8,12 @@ from collections.abc import Iterator
 
 from vllm_cluster.doctor import in_place
 from vllm_cluster.doctor.case import Case
-from vllm_cluster.doctor.checks.ray_starting import OK, coming, ray_unit
-from vllm_cluster.doctor.finding import GAVE_UP, HERE, STOPPED, Finding, Step, by_hand, on
-from vllm_cluster.doctor.first_cause import first_cause
-from vllm_cluster.doctor.starting import (
-    STARTING_S,
-    in_a_loop,
-    in_a_row,
-    pausing,
-    starting,
-    stopped,
-)
-from vllm_cluster.facts.doctor.model import HostFacts, Unit
-from vllm_cluster.plan import HostPlan, paths
-from vllm_cluster.plan.containers import VLLM
+from vllm_cluster.doctor.checks.ray_starting import OK, coming, other_node, ray_unit
+from vllm_cluster.doctor.down import disabled, evidence, start, state_words
+from vllm_cluster.doctor.finding import Finding, Step, by_hand, on
+from vllm_cluster.doctor.starting import STARTING_S, starting
+from vllm_cluster.facts.doctor.model import HostFacts
+from vllm_cluster.plan import paths
 
 
 def units(case: Case) -> Iterator[Finding]:
@@ -40,49 +32,11 @@ def units(case: Case) -> Iterator[Finding]:
                 identity, "ray", host.name,
                 expected=f"{unit.name} running",
                 found=state_words(facts, unit),
-                evidence=facts.recovered(unit.name).gave_up or first_cause(unit.log)
-                or f"{unit.name}: {unit.active} {unit.sub}",
+                evidence=evidence(facts, unit),
                 # vLLM is stopped with its head, and does not come back with it by itself.
-                fix=start(case, host.name, unit, also=" vllm.service" * (name == "ray-head")),
+                fix=start(case, host.name, facts, unit,
+                          also=" vllm.service" * (name == "ray-head")),
             )  # fmt: skip
-
-
-def disabled(unit: Unit) -> bool:
-    """Whether no boot starts it, which is told as such: unless it is stopped as well."""
-    return unit.file_state == "disabled" and not stopped(unit)
-
-
-def state_words(facts: HostFacts, unit: Unit) -> str:
-    """A unit's state for people."""
-    if stopped(unit):
-        return STOPPED + ", and no boot starts it" * (unit.file_state == "disabled")
-    if unit.active == "failed" and facts.recovered(unit.name).gave_up:
-        return f"{GAVE_UP} after {unit.restarts} restarts"
-    if unit.active == "activating" and in_a_loop(facts, unit):
-        times = in_a_row(facts, unit)
-        return f"it ends again and again ({times} times, exit {unit.exit_status})"
-    if unit.active == "activating" and unit.restarts:
-        return f"it ended and starts again (exit {unit.exit_status})"
-    if unit.active == "activating":
-        return "it is still waiting to start"
-    return f"it is {unit.active} ({unit.result}, exit {unit.exit_status})"
-
-
-def start(case: Case, host: str, unit: Unit, *, also: str = "") -> tuple[Step, ...]:
-    """What brings a unit back that is down: all that is stopped starts at once, in order."""
-    if stopped(unit):
-        return (Step(HERE, f"vllm-cluster start {case.description}"),)
-    return on(host, start_command(unit) + also)
-
-
-def start_command(unit: Unit) -> str:
-    """What starts a unit that ends again and again, or gave up."""
-    if unit.active == "activating":
-        restart = f"systemctl restart --no-block {unit.name}"
-        # The next start would only pause longer: its count begins anew.
-        held = f"{paths.SCRIPTS}/attempt held {unit.name}; "
-        return held + restart if pausing(unit) else restart
-    return f"systemctl reset-failed {unit.name}; systemctl start --no-block {unit.name}"
 
 
 def versions(case: Case) -> Iterator[Finding]:
@@ -199,7 +153,7 @@ def nodes(case: Case) -> Iterator[Finding]:
                 else f"alive: {', '.join(alive) or 'none'}",
                 fix=on(host.name, restart),
             )  # fmt: skip
-        elif node.gpus != host.gpus and not _other_node(case, host):
+        elif node.gpus != host.gpus and not (other_node(case, host) or coming(case, host)):
             yield Finding(
                 "ray.gpus", "ray", host.name,
                 expected=f"{host.gpus} GPUs of {host.name} in Ray",
@@ -216,16 +170,6 @@ def nodes(case: Case) -> Iterator[Finding]:
             evidence=f"alive: {', '.join(sorted(alive))}",
             fix=on(case.plan.head, "systemctl restart --no-block ray-head.service"),
         )  # fmt: skip
-
-
-def _other_node(case: Case, host: HostPlan) -> bool:
-    """Whether Ray's unit there is of another generation than is described."""
-    facts = case.facts.get(host.name)
-    return facts is not None and any(
-        in_place.other_unit(container, facts)
-        for name, container in host.containers.items()
-        if name != VLLM
-    )
 
 
 def raylets(case: Case) -> Iterator[Finding]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from vllm_cluster.doctor import in_place
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.finding import Finding, by_hand
-from vllm_cluster.doctor.first_cause import message
-from vllm_cluster.doctor.starting import STARTING_S, in_a_loop, lately, since, starting, stopped
+from vllm_cluster.doctor.first_cause import of_this_start
+from vllm_cluster.doctor.starting import STARTING_S, lately, since, starting, stopped
 from vllm_cluster.facts.doctor.model import HostFacts, Unit
 from vllm_cluster.plan import HostPlan
+from vllm_cluster.plan.containers import VLLM
 
 OK = 200
 
@@ -30,7 +32,7 @@ def coming(case: Case, host: HostPlan) -> str:
         return since(facts, unit)
     if young and (lacks := _lacks(case, host)):
         return f"{since(facts, unit)}; {lacks}"
-    return _lost(case, host) if unit.running and not in_a_loop(facts, unit) else ""
+    return _lost(case, host) if unit.running else ""
 
 
 def _lacks(case: Case, host: HostPlan) -> str:
@@ -40,11 +42,24 @@ def _lacks(case: Case, host: HostPlan) -> str:
         return ""
     if head.ray.answer.status != OK:
         return "its dashboard does not answer yet" if host.role == "head" else ""
-    there = {node.address for node in head.ray.nodes if node.alive}
+    there = {node.address: node.gpus for node in head.ray.nodes if node.alive}
     awaited = case.plan.hosts.values() if host.role == "head" else (host,)
     missing = [each.name for each in awaited
                if each.address not in there and not _stopped(case, each)]  # fmt: skip
-    return f"not in Ray's list of nodes yet: {', '.join(missing)}" if missing else ""
+    if missing:
+        return f"not in Ray's list of nodes yet: {', '.join(missing)}"
+    fewer = there.get(host.address, host.gpus) != host.gpus and not other_node(case, host)
+    return f"{there[host.address]} of its {host.gpus} GPUs in Ray yet" if fewer else ""
+
+
+def other_node(case: Case, host: HostPlan) -> bool:
+    """Whether Ray's unit there is of another generation than is described."""
+    facts = case.facts.get(host.name)
+    return facts is not None and any(
+        in_place.other_unit(container, facts)
+        for name, container in host.containers.items()
+        if name != VLLM
+    )
 
 
 def _stopped(case: Case, host: HostPlan) -> bool:
@@ -73,8 +88,7 @@ def starts(case: Case) -> Iterator[Finding]:
                 "ray.starting", "ray", host.name,
                 expected=f"{unit.name} running, with its node and its GPUs in Ray",
                 found=words,
-                evidence=message(unit.log[-1])[1].strip()[:300] if unit.log
-                else f"{unit.name}: {unit.active} {unit.sub}",
+                evidence=of_this_start(unit.log) or f"{unit.name}: {unit.active} {unit.sub}",
                 fix=by_hand("Wait; it comes by itself. What is not there after "
                             f"{STARTING_S} s is told with its fix"),
             )  # fmt: skip

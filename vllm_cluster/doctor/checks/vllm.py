@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 from vllm_cluster.doctor import in_place
 from vllm_cluster.doctor.case import Case
-from vllm_cluster.doctor.checks.ray import disabled, start, state_words
-from vllm_cluster.doctor.finding import Finding, by_hand, on
-from vllm_cluster.doctor.first_cause import first_cause, message
-from vllm_cluster.doctor.starting import in_a_loop, since, starting
+from vllm_cluster.doctor.down import disabled, evidence, start, state_words
+from vllm_cluster.doctor.ending import last_end
+from vllm_cluster.doctor.finding import Finding, Step, by_hand, on
+from vllm_cluster.doctor.first_cause import message, of_this_start
+from vllm_cluster.doctor.starting import in_a_loop, lately, since, starting
 from vllm_cluster.facts.doctor.model import HostFacts, Unit
 from vllm_cluster.facts.doctor.script import COMPLETION_LIMIT_S
-from vllm_cluster.plan.signs import NOISE
 
 _UNIT = "vllm.service"
 _OK, _UNAUTHORIZED = 200, 401
@@ -29,7 +29,7 @@ def unit(case: Case) -> Iterator[Finding]:
     if found.running or found.load in {"masked", "not-found"} or disabled(found):
         return
     name = case.plan.head
-    # Once or twice is a start that went wrong; a restart now would only begin the loading anew.
+    # Once or twice is a start that went wrong.
     if found.active == "activating" and not in_a_loop(head, found):
         yield _starting(case, head, found)
         return
@@ -40,9 +40,8 @@ def unit(case: Case) -> Iterator[Finding]:
         "vllm.down", "vllm", name,
         expected=f"{_UNIT} running",
         found=state_words(head, found),
-        evidence=head.recovered(_UNIT).gave_up or first_cause(found.log)
-        or f"{_UNIT}: {found.active} {found.sub}",
-        fix=start(case, name, found),
+        evidence=evidence(head, found),
+        fix=start(case, name, head, found),
     )  # fmt: skip
 
 
@@ -54,9 +53,16 @@ def _starting(case: Case, head: HostFacts, unit: Unit) -> Finding:
         "vllm.starting", "vllm", case.plan.head,
         expected="a completion",
         found=f"vLLM has been loading for {since_s:.0f} s of at most {case.plan.start_timeout_s}",
-        evidence=message(unit.log[-1])[1].strip() if unit.log else "",
-        fix=by_hand("Wait; the first start compiles and may take long"),
+        evidence=of_this_start(unit.log) or f"{_UNIT}: {unit.active} {unit.sub}",
+        fix=by_hand("Wait; the first start compiles and may take long" if _first(head, unit)
+                    else "Wait; it answers by itself when the model is loaded"),
     )  # fmt: skip
+
+
+def _first(head: HostFacts, unit: Unit) -> bool:
+    """Whether no earlier start is known, which would have left compiled code."""
+    ended = unit.restarts or last_end(unit) is not None
+    return not ended and head.recovered(_UNIT).starts < 2
 
 
 def _ending(case: Case, head: HostFacts, unit: Unit) -> Finding:
@@ -73,7 +79,7 @@ def _ending(case: Case, head: HostFacts, unit: Unit) -> Finding:
 def _waiting(case: Case, unit: Unit) -> Finding:
     """Before vLLM itself: for Docker, weights, this host's GPUs, and last for those of all hosts.
     The last line that this start has logged says for which."""
-    last = _last_of_this_start(unit)
+    last = of_this_start(unit.log)
     ray = re.search(r"waiting for (\d+) GPUs; Ray shows: (.*)", last)
     return Finding(
         "vllm.waiting", "vllm", case.plan.head,
@@ -84,18 +90,6 @@ def _waiting(case: Case, unit: Unit) -> Finding:
         fix=by_hand("Wait; it starts by itself when every host is there" if ray
                     else "Wait; it starts by itself when that is there"),
     )  # fmt: skip
-
-
-def _last_of_this_start(unit: Unit) -> str:
-    """Before systemd's last "Starting" are the words of what ran before, until it was killed."""
-    last = ""
-    for line in unit.log:
-        words = message(line)[1].strip()
-        if " systemd[" in line:
-            last = "" if words.startswith("Starting ") else last
-        elif not line.startswith("-- ") and not re.search(NOISE, words):
-            last = words
-    return last
 
 
 def answers(case: Case) -> Iterator[Finding]:
@@ -112,7 +106,7 @@ def answers(case: Case) -> Iterator[Finding]:
             expected="200 of /health",
             found=f"{api.health.status}" if api.health.status else api.health.words,
             evidence=f"GET /health: {api.health.status or api.health.words}",
-            fix=on(name, _RESTART),
+            fix=_restart(case, head),
         )  # fmt: skip
     elif api.completion.status == _UNAUTHORIZED:
         yield Finding(
@@ -128,7 +122,7 @@ def answers(case: Case) -> Iterator[Finding]:
             expected="a completion of one token",
             found=f"HTTP {api.completion.status}",
             evidence=" ".join(api.completion.body.split())[:300],
-            fix=on(name, _RESTART),
+            fix=_restart(case, head),
         )  # fmt: skip
     else:
         yield _no_answer(case, head)
@@ -157,8 +151,17 @@ def _no_answer(case: Case, head: HostFacts) -> Finding:
         expected=f"a token within {COMPLETION_LIMIT_S} s",
         found=f"none, though /health says 200 ({busy})",
         evidence=f"POST /v1/completions: {head.api.completion.words}",
-        fix=on(case.plan.head, _RESTART),
+        fix=_restart(case, head),
     )  # fmt: skip
+
+
+def _restart(case: Case, head: HostFacts) -> tuple[Step, ...]:
+    """Not of what became active a moment ago: it may be about to end, and starts again itself."""
+    began_s = head.unit(_UNIT).active_since_s
+    if lately(head, began_s):
+        return by_hand(f"Wait; it has served for only {max(0.0, head.clock_s - began_s):.0f} s: "
+                       "run doctor again in a minute")  # fmt: skip
+    return on(case.plan.head, _RESTART)
 
 
 CHECKS = (unit, answers)

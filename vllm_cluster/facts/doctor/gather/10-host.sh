@@ -161,12 +161,12 @@ one_log() {
   restarts=0
 }
 
-# How each unit of ours ended last in this boot: systemd's own lines, what `attempt` said in the
+# Where one of ours is not active, or logs are read, how each ended last in this boot: systemd's own lines, what `attempt` said in the
 # unit's journal, and the unit's last words before the end. Hundreds of lines of the logs of Ray's
 # processes may stand between them, of which only complaints tell anything; all are of one process,
 # which may end amid them.
 unit_ends() {
-  [ "$log_lines" -gt 0 ] || return 0
+  if [ "$log_lines" -eq 0 ] && ! systemctl is-active "${ours[@]}" | grep -qvx active; then return; fi
   local unit lines last
   for unit in "${ours[@]}"; do
     lines=$(timeout 5 journalctl --boot --no-pager --output=short-unix --lines=60 _PID=1 "UNIT=$unit" 2>/dev/null |
