@@ -22,7 +22,7 @@ _CHANGING = {"activating", "deactivating", "active"}
 def starting(facts: HostFacts, unit: Unit) -> bool:
     """Whether the unit is in its first minute, and does not end again and again: what runs may
     hold, however often it ended before."""
-    if unit.load != "loaded" or (in_a_loop(facts, unit) and not unit.running):
+    if unit.load != "loaded" or stopped(unit) or (in_a_loop(facts, unit) and not unit.running):
         return False
     if not unit.changed_s:  # not since the boot
         return 0 < facts.system.uptime_s < STARTING_S
@@ -30,9 +30,9 @@ def starting(facts: HostFacts, unit: Unit) -> bool:
 
 
 def stopped(unit: Unit) -> bool:
-    """Whether it ran in this boot and was stopped: it does not come by itself."""
+    """Whether it was stopped, in this boot or for good: it does not come by itself."""
     idle = unit.load == "loaded" and unit.active == "inactive" and not unit.queued
-    return idle and unit.changed_s > 0
+    return idle and (unit.changed_s > 0 or unit.file_state == "disabled")
 
 
 def in_a_loop(facts: HostFacts, unit: Unit) -> bool:

@@ -197,6 +197,25 @@ def test_a_cluster_that_was_stopped_is_started_as_a_whole(state: str, found: str
     assert causes[0].fix == (Step(HERE, "vllm-cluster start inventories/prod.yaml"),)
 
 
+@pytest.mark.parametrize("uptime_s", [20.0, 400.0])
+def test_what_was_stopped_for_good_is_started_as_a_whole_after_a_reboot_too(
+    uptime_s: float,
+) -> None:
+    case = down(sound(), file_state="disabled")
+    for place in (HEAD, WORKER, VLLM):
+        facts = case.facts[place[0]]
+        unit = replace(facts.unit(place[1]), changed_s=0.0)
+        case = changed(case, place[0], units={**facts.units, unit.name: unit},
+                       system=replace(facts.system, uptime_s=uptime_s))  # fmt: skip
+    rows = ordered(findings(case))
+    causes = [f for f, why in rows if why is None]
+    assert [(f.id, f.found) for f in causes] == [
+        ("ray.head-down", "it is stopped, and no boot starts it")
+    ]
+    assert causes[0].fix == (Step(HERE, "vllm-cluster start inventories/prod.yaml"),)
+    assert not any(f.id.endswith(".disabled") for f, _ in rows)
+
+
 @pytest.mark.parametrize(("place", "identity"), [
     (HEAD, "ray.head-down"), (WORKER, "ray.worker-down"), (VLLM, "vllm.down"),
 ])  # fmt: skip

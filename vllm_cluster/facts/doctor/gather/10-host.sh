@@ -161,10 +161,10 @@ one_log() {
   restarts=0
 }
 
-# Where one of ours is not active, or logs are read, how each ended last in this boot: systemd's own lines, what `attempt` said in the
-# unit's journal, and the unit's last words before the end. Hundreds of lines of the logs of Ray's
-# processes may stand between them, of which only complaints tell anything; all are of one process,
-# which may end amid them.
+# Where one of ours is not active, or logs are read, how each ended last in this boot: systemd's own
+# lines, what `attempt` said in the unit's journal, and the unit's last words before the end.
+# Hundreds of lines of the logs of Ray's processes may stand between them, of which only complaints
+# tell anything; all are of one process, which may end amid them.
 unit_ends() {
   if [ "$log_lines" -eq 0 ] && ! systemctl is-active "${ours[@]}" | grep -qvx active; then return; fi
   local unit lines last
