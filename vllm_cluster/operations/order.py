@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Generator
+from contextlib import nullcontext
 from weakref import WeakKeyDictionary
 
 from pyinfra.api.command import StringCommand
@@ -11,6 +12,7 @@ from pyinfra.api.state import State
 from pyinfra.context import host
 
 from vllm_cluster.facts.units import UnitState, UnitStates
+from vllm_cluster.operations.progress import starting
 from vllm_cluster.operations.refuse import refuse
 from vllm_cluster.operations.units import or_its_log
 from vllm_cluster.plan import paths
@@ -128,7 +130,8 @@ def _start(
         # A person's will: a unit that gave up begins anew, and none pauses for what failed before.
         yield StringCommand(f"{paths.SCRIPTS}/attempt held {unit} 2>/dev/null || true")
         verb = "restart" if unit in anew else "start"
-        yield StringCommand(or_its_log(f"systemctl {verb}{block} {unit}", unit))
+        with starting(unit) if wait else nullcontext():
+            yield StringCommand(or_its_log(f"systemctl {verb}{block} {unit}", unit))
 
 
 def _missing(units: list[str], have: dict[str, UnitState]) -> str:

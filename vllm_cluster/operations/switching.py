@@ -20,6 +20,7 @@ from pyinfra.api.host import Host
 from pyinfra.api.state import State
 
 from vllm_cluster.facts.generations import TOOL
+from vllm_cluster.operations.progress import starting, telling
 from vllm_cluster.plan import generations, last_words, paths
 from vllm_cluster.plan.generations import Kept, Record
 
@@ -29,10 +30,11 @@ _FREE = (
     f"said=$({TOOL} free {{}} 2>&1) || "
     'case $said in *"KeyError: \'free\'"*) ;; *) echo "$said"; exit 1 ;; esac'
 )
-_TELL_S = 20
+_LOOK_S = 20
 _LOG_LINES = 60
+_VLLM = "vllm.service"
 # In this order on all hosts: vLLM drains while the workers that it needs are there.
-_ROUNDS = ("vllm.service", "ray-worker.service", "")
+_ROUNDS = (_VLLM, "ray-worker.service", "")
 
 
 @dataclass(frozen=True)
@@ -189,7 +191,8 @@ def _started(hosts: _Hosts, switch: Switch, batch: Sequence[str]) -> str:
     if reason:
         return reason
     wait = f"timeout {switch.join_timeout_s} {paths.SCRIPTS}/wait-for-gpus {switch.gpus}"
-    good, words = hosts.call(switch.head, wait)
+    with telling(hosts.by_name[switch.head], f"waiting for {switch.gpus} GPUs in Ray"):
+        good, words = hosts.call(switch.head, wait)
     if not good:
         return (
             f"Ray did not show {switch.gpus} GPUs within {switch.join_timeout_s} s: {_last(words)}"
@@ -200,14 +203,15 @@ def _started(hosts: _Hosts, switch: Switch, batch: Sequence[str]) -> str:
 def _vllm(hosts: _Hosts, name: str, limit_s: int) -> str:
     """Start vLLM on `name` and wait for its first completion."""
     good, mark = hosts.call(name, "journalctl -n 0 --show-cursor | sed -n 's/^-- cursor: //p'")
-    good, words = hosts.call(name, f"timeout {limit_s} {TOOL} start --wait vllm.service")
+    with starting(_VLLM, hosts.by_name[name]):
+        good, words = hosts.call(name, f"timeout {limit_s} {TOOL} start --wait {_VLLM}")
     if good:
         return ""
     since = f"--after-cursor={shlex.quote(mark.strip())}" if mark.strip() else "-b"
-    journal = f"journalctl --no-pager --output=cat --unit=vllm.service {since}"
+    journal = f"journalctl --no-pager --output=cat --unit={_VLLM} {since}"
     _, log = hosts.call(name, journal)
     for line in log.splitlines()[-_LOG_LINES:]:
-        hosts.say(f"{name}: vllm.service: {line}")
+        hosts.say(f"{name}: {_VLLM}: {line}")
     return f"vLLM did not start on {name}: {last_words.why(log.splitlines()) or _last(words)}"
 
 
@@ -215,7 +219,7 @@ def _measured(hosts: _Hosts, name: str, switch: Switch) -> float | None:
     """Tokens per second of what serves on `name`; None where it does not, or cannot say."""
     if switch.measure_s == 0:
         return None
-    good, _ = hosts.call(name, "systemctl --quiet is-active vllm.service")
+    good, _ = hosts.call(name, f"systemctl --quiet is-active {_VLLM}")
     if not good:
         hosts.say(f"{name}: nothing answers that the new one could be compared with")
         return None
@@ -363,14 +367,13 @@ def _servers(switch: Switch, old: Record) -> list[str]:
 
 def _awaited(hosts: _Hosts, name: str, limit_s: int) -> bool:
     end = time.monotonic() + limit_s
-    while time.monotonic() < end:
-        # Quiet for a while, so that a person sees that it goes on.
-        look = f"for i in $(seq {_TELL_S}); do systemctl --quiet is-active vllm.service && exit 0; "
-        good, _ = hosts.call(name, f"{look}sleep 1; done; exit 1")
-        if good:
-            return True
-        hosts.say(f"{name}: waits for the old one to answer")
-        time.sleep(0.5)
+    look = f"for i in $(seq {_LOOK_S}); do systemctl --quiet is-active {_VLLM} && exit 0; "
+    with starting(_VLLM, hosts.by_name[name]):
+        while time.monotonic() < end:
+            good, _ = hosts.call(name, f"{look}sleep 1; done; exit 1")
+            if good:
+                return True
+            time.sleep(0.5)
     return False
 
 

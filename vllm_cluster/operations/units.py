@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from pyinfra.api.command import StringCommand
@@ -12,6 +13,7 @@ from pyinfra.context import host
 from vllm_cluster.facts.units import UnitState, UnitStates
 from vllm_cluster.operations import owned
 from vllm_cluster.operations.files import MARK
+from vllm_cluster.operations.progress import starting
 from vllm_cluster.operations.refuse import refuse
 from vllm_cluster.plan import paths
 
@@ -75,7 +77,8 @@ def active(units: Units) -> Generator[StringCommand, None, None]:
         elif have[unit.name].active == "failed":
             # A unit that gave up stays so, whatever is started, until its counter is reset.
             yield StringCommand("systemctl reset-failed", unit.name)
-        yield _start(unit, have[unit.name])
+        with starting(unit.name) if unit.wait else nullcontext():
+            yield _start(unit, have[unit.name])
 
 
 @operation()

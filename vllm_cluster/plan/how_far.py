@@ -1,0 +1,23 @@
+"""How far a start of vLLM is, out of its log up to now."""
+
+from __future__ import annotations
+
+import re
+
+from vllm_cluster.plan.last_words import plain, uncoloured
+from vllm_cluster.plan.signs import NOISE
+
+# What clients ask, debugging, and what is indented: a traceback's source.
+_NO_NEWS = re.compile(rf"{NOISE}|\bDEBUG \d\d-\d\d |^(?:\([^)]*\) )* {{2}}")
+# vLLM's emblem is drawn with lines that have none.
+_WORD = re.compile(r"[A-Za-z]{2}")
+
+
+def how_far(log: str) -> str:
+    """The words of the last line that is news, at most 120 characters; empty where there is none.
+
+    A bar of progress writes over its own line: what stands there last counts.
+    """
+    lines = (uncoloured(line) for line in reversed(log.splitlines()))
+    told = (plain(line) for line in lines if not _NO_NEWS.search(line))
+    return next((words for words in told if _WORD.search(words)), "")[:120]
