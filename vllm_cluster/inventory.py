@@ -9,6 +9,7 @@ from typing import Any
 
 from vllm_cluster.control import pinned, programs
 from vllm_cluster.control.context import context
+from vllm_cluster.control.terminal import unanswered
 from vllm_cluster.plan import HostPlan
 from vllm_cluster.plan.pins import HostPins
 from vllm_cluster.spec import Cluster, DescriptionError
@@ -20,8 +21,13 @@ def groups(file: Path) -> tuple[Group, Group]:
     """`head` and `workers` for pyinfra.
 
     A description that cannot be used ends the program here, with exit code 2 (1: it would
-    not work), before any connection. pyinfra would show a traceback for an exception.
+    not work), before any connection, and so does a question that nobody could answer. pyinfra
+    would show a traceback for an exception.
     """
+    reason = unanswered()
+    if reason:
+        print(f"refused: {reason}", file=sys.stderr)
+        raise SystemExit(2)
     try:
         known = context(file.resolve())
         programs.refuse_missing(known)
