@@ -22,9 +22,13 @@ BEAT_S = 10
 EXPIRY_S = 60
 # A run that has just ended may still be on its way out.
 _PATIENCE_S = 2
+_DIED = (
+    "The lock of a run that died is free at once, that of a machine that fell silent after "
+    f"{EXPIRY_S} s"
+)
 WAIT = (
-    "Wait until it has ended. The lock of a run that died is free at once, that of a machine that "
-    f"fell silent after {EXPIRY_S} s"
+    "Wait until it has ended, or end it with Ctrl-C where it runs: units that it started go on "
+    f"starting until `vllm-cluster stop` stops them, and a switch goes back by itself. {_DIED}"
 )
 _MARK = "vllm-cluster-lock"
 # Said to the holder: end, and leave no file.
@@ -126,7 +130,10 @@ def busy(text: str, now_s: int) -> Busy:
 def refusal(found: dict[str, Busy]) -> str:
     """Why a run ends here; `found` by host."""
     host, first = next(iter(found.items()))
-    return f"{first.text(host)}; nothing was changed. {WAIT}"
+    # A host that finishes a switch by itself runs nowhere else.
+    alone = first.bearer is not None and not first.bearer.run
+    wait = f"Wait until it has ended. {_DIED}" if alone else WAIT
+    return f"{first.text(host)}; nothing was changed. {wait}"
 
 
 def span(seconds: int) -> str:

@@ -47,7 +47,7 @@ def test_a_run_is_first_with_who_what_and_since_when() -> None:
     found = first(run_on(bad()))
     assert (found.id, found.host, found.about) == ("host.run-under-way", "node-a", ("node-b",))
     assert found.found.startswith("alice on laptop-7 runs cluster.py since 2026-11-29 17:05:00 UTC")
-    assert found.fix[0].command.startswith("Wait until it has ended. The lock of a run that died")
+    assert found.fix[0].command.startswith("Wait until it has ended, or end it with Ctrl-C where")
 
 
 def test_what_a_run_may_be_causing_stands_under_it_without_a_fix_to_do_now() -> None:

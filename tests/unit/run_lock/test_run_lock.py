@@ -91,6 +91,16 @@ def test_lines_of_a_login_shell_are_no_answer() -> None:
     assert answer("vllm-cluster-lock busy 1700000000 ") == Busy(None, 0, 0)
 
 
+def test_a_refusal_says_how_to_end_the_other_run_where_a_person_runs_it() -> None:
+    said = lock.refusal({"node-a": Busy(ALICE, 1_700_000_000, 40)})
+    assert said.startswith("alice on laptop-7 runs cluster.py since ")
+    assert "end it with Ctrl-C where it runs: units that it started go on starting" in said
+    host = Bearer("", "the host", "node-a", "the way back of a switch")
+    said = lock.refusal({"node-a": Busy(host, 1_700_000_000, 40)})
+    assert "Ctrl-C" not in said
+    assert "Wait until it has ended. The lock of a run that died is free at once" in said
+
+
 def test_spans() -> None:
     assert [span(s) for s in (0, 59, 60, 3599, 11_100)] == [
         "0 s", "59 s", "1 min", "59 min", "3 h 5 min",
