@@ -59,7 +59,9 @@ def test_stop_ends_vllm_then_the_workers_then_the_head_and_start_goes_back(
     ends = [changed_us(cluster, host, unit, "ActiveExit") for host, unit in UNITS]
     assert ends == sorted(ends)
 
-    run(cluster, "start")
+    said = run(cluster, "start")
+    at = f"http://{cluster.lab.host('node-a').address}:8000/v1"
+    assert f"node-a: vLLM answers at {at}; its start took " in said
     assert states(cluster) == ["active"] * 3
     begins = [changed_us(cluster, host, unit, "ActiveEnter") for host, unit in UNITS]
     assert begins[0] == max(begins)

@@ -239,6 +239,8 @@ def test_a_switch_whose_run_dies_is_undone_by_the_hosts(
         180,
     )
     assert served.pending()
+    told = "[node-a] vllm.service: starting for "
+    await_true("it tells how far it is", lambda: told in (tmp_path / "said").read_text(), 60)
     if when == "rebooted":
         # A run that sees its hosts go down would judge the new one by that.
         run.send_signal(signal.SIGSTOP)

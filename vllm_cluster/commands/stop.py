@@ -23,6 +23,9 @@ def command(file: Path, *, keep_down: bool) -> None:
     """Run deploys/stop.py; its exit code is this one's."""
     code = run_deploy(file, "stop.py", data={"keep_down": "yes"} if keep_down else None)
     if code == 0:
-        after = "a reboot does not start it" if keep_down else "a reboot starts it again"
-        click.echo(f"stopped; {after}; `vllm-cluster start {file}` does")
+        start = f"`vllm-cluster start {file}`"
+        after = f"a reboot starts it again, and so does {start}"
+        if keep_down:
+            after = f"a reboot does not start it, {start} does"
+        click.echo(f"stopped; {after}")
     sys.exit(code)

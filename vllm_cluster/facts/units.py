@@ -106,6 +106,18 @@ class UnitStates(FactBase[dict[str, UnitState]]):
         return {unit: replace(state, ours=unit in ours) for unit, state in states.items()}
 
 
+class ServedPort(FactBase[int | None]):
+    """The port that vLLM of this host's unit listens on; None where there is no such unit."""
+
+    def command(self) -> StringCommand:
+        shown = "systemctl show -P ExecStart vllm.service"
+        return StringCommand(f"{shown} | grep -oE -- '--port=[0-9]+' | tail -n 1")
+
+    def process(self, output: list[str]) -> int | None:
+        port = "".join(output[-1:]).removeprefix("--port=")
+        return int(port) if port.isdecimal() else None
+
+
 def _newer(unit: str, name: str) -> str:
     # Microseconds on both sides: a file and the start that read it often share a second. A file
     # that is missing is not newer; a unit that never started has no moment of it. Counted back from

@@ -21,6 +21,8 @@ _NAME = "vllm-cluster-check"
 # which reads the model; it ends where processes would start (vllm/entrypoints/cli/serve.py,
 # vllm/engine/arg_utils.py, 0.26 to 0.33).
 PROGRAM = """
+import contextlib
+import io
 import sys
 
 def refuse(words):
@@ -28,6 +30,7 @@ def refuse(words):
     print("refused: " + words, file=sys.stderr)
     sys.exit(1)
 
+said = io.StringIO()
 arguments = sys.argv[1:]
 sys.argv = ["vllm", "serve"]
 if "--distributed-executor-backend=ray" in arguments:
@@ -46,14 +49,17 @@ try:
     parser = FlexibleArgumentParser(description="vLLM CLI")
     command = ServeSubcommand()
     command.subparser_init(parser.add_subparsers(required=False, dest="subparser"))
-    args = parser.parse_args(["serve", *arguments])
+    with contextlib.redirect_stderr(said):
+        args = parser.parse_args(["serve", *arguments])
     command.validate(args)
     args.model = getattr(args, "model_tag", None) or args.model
     context = UsageContext.OPENAI_API_SERVER
     AsyncEngineArgs.from_cli_args(args).create_engine_config(usage_context=context)
 except SystemExit as end:
     if end.code:
-        refuse("vLLM does not take its arguments, see its words above")
+        words = said.getvalue().strip() or "no words"
+        print(words, file=sys.stderr)
+        refuse("vLLM does not take its arguments: " + words.splitlines()[-1])
 except Exception as error:
     # pydantic's words go on to the whole input.
     refuse(f"vLLM refuses: {type(error).__name__}: {' '.join(str(error).split())[:400]}")

@@ -152,7 +152,7 @@ def _switch(state: State, host: Host, switch: Switch) -> bool:
             one.reason = run(state, host, switch, one.kept)
     if one.reason:
         host.log_styled(one.reason, fg="red")
-        note_end("failed", host.name, one.reason)
+        note_end("failed", "", one.reason)
     return not one.reason
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Generator
 from contextlib import nullcontext
 from weakref import WeakKeyDictionary
@@ -11,9 +12,9 @@ from pyinfra.api.operation import operation
 from pyinfra.api.state import State
 from pyinfra.context import host
 
-from vllm_cluster.facts.units import UnitState, UnitStates
+from vllm_cluster.facts.units import ServedPort, UnitState, UnitStates
 from vllm_cluster.operations.progress import starting
-from vllm_cluster.operations.refuse import refuse
+from vllm_cluster.operations.refuse import note_now, refuse
 from vllm_cluster.operations.units import or_its_log
 from vllm_cluster.plan import paths
 
@@ -70,8 +71,13 @@ def stopped(units: list[str], keep_down: bool = False) -> Generator[StringComman
 
 
 @operation()
-def started(units: list[str], wait: bool = True) -> Generator[StringCommand, None, None]:
-    """Start `units`, and let a reboot start them too. `wait` until they are active."""
+def started(
+    units: list[str], wait: bool = True, serves: str = ""
+) -> Generator[StringCommand, None, None]:
+    """Start `units`, and let a reboot start them too. `wait` until they are active.
+
+    `serves`: the address where vLLM, one of them, answers then, which is said at the end.
+    """
     have = _read(units, containers=True)
     reason = _missing(units, have)
     if reason:
@@ -85,15 +91,18 @@ def started(units: list[str], wait: bool = True) -> Generator[StringCommand, Non
     down = [u for u in units if have[u].active in (*_DOWN, *joined) or u in pausing]
     if not idle and not down:
         host.noop(f"{', '.join(units) or 'no unit of this kind'}: running")
+        _say_served(serves)
         return
+    began_s = time.monotonic()
     if idle:
         yield StringCommand("systemctl enable --quiet", *idle)
     yield from _start(down, wait=wait, anew=pausing)
+    _say_served(serves, began_s)
 
 
 @operation()
-def restarted(units: list[str]) -> Generator[StringCommand, None, None]:
-    """Stop `units` and start them again, active at the end; hosts take turns.
+def restarted(units: list[str], serves: str = "") -> Generator[StringCommand, None, None]:
+    """Stop `units` and start them again, active at the end; hosts take turns. `serves` as above.
 
     After a host where that failed no other begins: with a common cause all would go down.
     """
@@ -108,7 +117,9 @@ def restarted(units: list[str]) -> Generator[StringCommand, None, None]:
         yield refuse(reason)
         return
     yield from _stop(units)
+    began_s = time.monotonic()
     yield from _start(units, wait=True)
+    _say_served(serves, began_s)
     # Not reached where a command failed: pyinfra asks for no more of them.
     _under_way.pop(host.state, None)
 
@@ -132,6 +143,16 @@ def _start(
         verb = "restart" if unit in anew else "start"
         with starting(unit) if wait else nullcontext():
             yield StringCommand(or_its_log(f"systemctl {verb}{block} {unit}", unit))
+
+
+def _say_served(address: str, began_s: float | None = None) -> None:
+    """By what lies on the host: the description may have another port by now."""
+    if not address or not host.state.is_executing:
+        return
+    port = host.get_fact(ServedPort)
+    where = f" at http://{address}:{port}/v1" if port else ""
+    took = f"; its start took {time.monotonic() - began_s:.0f} s" if began_s is not None else ""
+    note_now(f"vLLM answers{where}{took}")
 
 
 def _missing(units: list[str], have: dict[str, UnitState]) -> str:

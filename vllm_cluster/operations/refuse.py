@@ -6,10 +6,14 @@ import atexit
 
 import click
 from pyinfra.api.command import QuoteString, StringCommand
+from pyinfra.api.state import State
 from pyinfra.context import host
 
-# How and why this process has ended, and on which hosts.
+# How and why this process has ended, and on which hosts; "" where the reason names them.
 _ends: dict[tuple[str, str], set[str]] = {}
+# How it is now, by host.
+_now: dict[str, str] = {}
+_REFUSED = "refused: "
 
 
 def refuse(reason: str) -> StringCommand:
@@ -19,25 +23,48 @@ def refuse(reason: str) -> StringCommand:
     """
     if host.state.is_executing:
         note_end("refused", host.name, reason)
-    return StringCommand("echo", QuoteString(f"refused: {reason}"), ">&2; exit 1")
+    return StringCommand("echo", QuoteString(f"{_REFUSED}{reason}"), ">&2; exit 1")
 
 
 def note_end(how: str, name: str, reason: str) -> None:
-    """Have this said once more at the end. `how`: "refused" or "failed"."""
+    """Have this said once more at the end. `how`: "refused" or "failed"; `name`: "" where the
+    reason says where."""
     _ends.setdefault((how, reason), set()).add(name)
 
 
-def tell_last() -> None:
+def note_now(words: str) -> None:
+    """Have said at the end how this host is then."""
+    if host.state.is_executing:
+        _now[host.name] = words
+
+
+def tell_last(state: State) -> None:
     """Let this process end with why it ended: pyinfra says each once a host, and more after it."""
     atexit.unregister(_tell)
-    atexit.register(_tell)
+    atexit.register(_tell, state)
 
 
-def _tell() -> None:
+def _tell(state: State) -> None:
+    note_scripts(state)
     for line in told():
         click.echo(line, err=True)
 
 
+def note_scripts(state: State) -> None:
+    """Note what was refused by hosts' own programs, whose words pyinfra alone has seen."""
+    for each, operations in state.ops.items():
+        for done in operations.values():
+            meta = done.operation_meta
+            words = meta.stderr_lines[-1:] if meta.is_complete() and meta.did_error() else []
+            for line in words:
+                if line.startswith(_REFUSED):
+                    note_end("refused", each.name, line.removeprefix(_REFUSED))
+
+
 def told() -> list[str]:
-    """What was noted, each once, with the hosts that it was on."""
-    return [f"{how} on {', '.join(sorted(on))}: {why}" for (how, why), on in _ends.items()]
+    """How hosts are now, and what was noted, each once, with the hosts that it was on."""
+    now = [f"{name}: {words}" for name, words in sorted(_now.items())]
+    ends = [
+        f"{how}{' on ' * any(on)}{', '.join(sorted(on))}: {why}" for (how, why), on in _ends.items()
+    ]
+    return now + ends

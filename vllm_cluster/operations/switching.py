@@ -195,7 +195,8 @@ def _started(hosts: _Hosts, switch: Switch, batch: Sequence[str]) -> str:
         good, words = hosts.call(switch.head, wait)
     if not good:
         return (
-            f"Ray did not show {switch.gpus} GPUs within {switch.join_timeout_s} s: {_last(words)}"
+            f"Ray on {switch.head} did not show {switch.gpus} GPUs within {switch.join_timeout_s} "
+            f"s: {_last(words)}"
         )
     return _vllm(hosts, switch.head, limit_s)
 
@@ -212,7 +213,7 @@ def _vllm(hosts: _Hosts, name: str, limit_s: int) -> str:
     _, log = hosts.call(name, journal)
     for line in log.splitlines()[-_LOG_LINES:]:
         hosts.say(f"{name}: {_VLLM}: {line}")
-    return f"vLLM did not start on {name}: {last_words.why(log.splitlines()) or _last(words)}"
+    return f"vLLM did not start on {name}: {_last(last_words.why(log.splitlines()) or words)}"
 
 
 def _measured(hosts: _Hosts, name: str, switch: Switch) -> float | None:
@@ -237,7 +238,7 @@ def _rate(hosts: _Hosts, name: str, switch: Switch) -> tuple[float | None, str]:
     try:
         found = json.loads(words.splitlines()[-1]) if good else {}
         if found.get("failed"):
-            return None, f"a completion failed: {found['failed'][0]}"
+            return None, f"a completion failed: {_last(str(found['failed'][0]))}"
         return float(found["tokens_per_s"]), ""
     except (ValueError, KeyError, IndexError):
         return None, _last(words)
@@ -379,4 +380,4 @@ def _awaited(hosts: _Hosts, name: str, limit_s: int) -> bool:
 
 def _last(words: str) -> str:
     lines = [line.strip() for line in words.splitlines() if line.strip()]
-    return lines[-1] if lines else "no words"
+    return lines[-1].rstrip(".") if lines else "no words"

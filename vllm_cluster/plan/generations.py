@@ -174,7 +174,7 @@ def objection(kept: Mapping[str, Kept], identity: str) -> str:
             "(make upgrade INV=… RETRY=yes)"
         )
         return (
-            f"the description is {record.text()}, which {what}: {record.reason}. "
+            f"the description is {record.text()}, which {what}: {record.reason.rstrip('.')}. "
             f"Correct the description; {again}"
         )
     return ""

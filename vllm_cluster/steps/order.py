@@ -29,7 +29,9 @@ def restart_step() -> None:
     """Stop and start; where each host serves alone, one after the other, so that others answer."""
     _look(needed=True)
     if here.plan().backend == "mp":
-        order.restarted(name="Restart vLLM, host by host", units=_ours("vllm"), _serial=True)
+        order.restarted(
+            name="Restart vLLM, host by host", units=_ours("vllm"), serves=_serves(), _serial=True
+        )
         return
     _stop()
     _start()
@@ -55,8 +57,15 @@ def _start() -> None:
     order.started(name="Start Ray's head", units=_ours("ray-head"))
     # A worker waits for its head, and vLLM for every worker: only vLLM is waited for.
     order.started(name="Start Ray's workers", units=_ours("ray-worker"), wait=False)
-    order.started(name="Start vLLM and wait for a completion", units=_ours("vllm"))
+    order.started(
+        name="Start vLLM and wait for a completion", units=_ours("vllm"), serves=_serves()
+    )
 
 
 def _ours(unit: str) -> list[str]:
     return [f"{unit}.service"] if unit in here.this().units else []
+
+
+def _serves() -> str:
+    """Where vLLM of this host answers; empty where it has none."""
+    return here.this().address if "vllm" in here.this().units else ""

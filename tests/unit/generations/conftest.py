@@ -22,4 +22,4 @@ def _program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _no_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """A deploy run here would let the process of all tests end with its refusals."""
-    monkeypatch.setattr(run_lock, "tell_last", lambda: None)
+    monkeypatch.setattr(run_lock, "tell_last", lambda _state: None)

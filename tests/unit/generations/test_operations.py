@@ -26,7 +26,7 @@ from tests.unit.connector import InProcess
 from tests.unit.generations.machine import ENV, THEIRS, UNIT, Machine
 from vllm_cluster.control import deploys
 from vllm_cluster.facts.units import UnitState
-from vllm_cluster.operations import generations, order, owned
+from vllm_cluster.operations import generations, order, owned, refuse
 from vllm_cluster.operations.files import Directory, File
 from vllm_cluster.operations.switching import Switch
 from vllm_cluster.steps import here
@@ -176,8 +176,14 @@ def test_another_generation_is_switched_to_on_both_and_back_again(two: Two) -> N
     assert two.current() == {"g2"}
 
 
-def test_a_failure_ends_the_run_on_all_hosts_with_the_old_one_serving(two: Two) -> None:
+def test_a_failure_ends_the_run_on_all_hosts_with_the_old_one_serving(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refuse, "_ends", {})
     assert two.run(deploying("g2", broken="broken")) == []
+    # Not of b, whose worker did what it should.
+    [failure] = [line for line in refuse.told() if line.startswith("failed")]
+    assert failure.startswith("failed: generation 2: a: systemctl start ")
     assert two.current() == {"g1"}
     assert "A=g1" in two.machines["b"].text(ENV)
     assert two.run(deploying("g2", broken="broken")) == []
@@ -262,7 +268,9 @@ def _described(monkeypatch: pytest.MonkeyPatch) -> None:
 
     plan = SimpleNamespace(backend="ray", shutdown_timeout_s=5)
     monkeypatch.setattr(here, "plan", lambda: plan)
-    monkeypatch.setattr(here, "this", lambda: SimpleNamespace(units=UNITS[host.name]))
+    monkeypatch.setattr(
+        here, "this", lambda: SimpleNamespace(units=UNITS[host.name], address="10.0.0.1")
+    )
     monkeypatch.setattr(order, "_read", read)
 
 

@@ -17,6 +17,7 @@ from pyinfra.api.state import State
 from tests.unit.generations.machine import ENV, THEIRS, UNIT, Machine
 from vllm_cluster.operations import switching
 from vllm_cluster.operations.switching import Switch, run
+from vllm_cluster.plan import last_words
 
 RATE = '{{"tokens_per_s": {}, "failed": []}}'
 
@@ -245,6 +246,14 @@ def test_a_server_that_does_not_start_is_taken_back_on_all(group: Cluster) -> No
     assert "vLLM did not start on a" in said
     assert "The old one serves again" in said
     group.assert_g1_serves_again("vLLM did not start on a")
+
+
+def test_a_reason_that_is_a_sentence_gets_no_second_full_stop(
+    group: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(last_words, "why", lambda _lines: "RuntimeError: see above for details.")
+    group.lay("g2", 100.0, head="broken")
+    assert "see above for details. The old one serves again" in group.switch()
 
 
 def test_a_slower_one_is_taken_back_and_a_little_slower_is_not(group: Cluster) -> None:

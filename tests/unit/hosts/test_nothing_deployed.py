@@ -1,4 +1,4 @@
-"""Stop, start and restart of hosts on which nothing is, or not all: said before anything stops."""
+"""Stop, start and restart: what is said at the end, and where nothing is deployed, or not all."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ class Host(InProcess):
         self.sent: list[str] = []
 
     def answer(self, command: str, stdin: str) -> tuple[bool, str]:  # noqa: ARG002
+        if "ExecStart" in command:
+            return True, "--port=8000\n"
         if "systemctl show" in command:
             load = "loaded" if self.host.data.get("deployed") else "not-found"
             names = [w.rstrip(";'") for w in command.split() if w.rstrip(";'").endswith(".service")]
@@ -51,6 +53,7 @@ def _shown(name: str, load: str) -> str:
 def ran(step: str, monkeypatch: pytest.MonkeyPatch, **deployed: bool) -> dict[str, list[str]]:
     """What each host was told to do; `deployed`: which has its units."""
     monkeypatch.setattr(refuse, "_ends", {})
+    monkeypatch.setattr(refuse, "_now", {})
     hosts = [(name, {"deployed": deployed[name]}) for name in UNITS]
     inventory = Inventory((hosts, {}))  # type: ignore[no-untyped-call]
     for host in inventory:
@@ -74,7 +77,9 @@ def ran(step: str, monkeypatch: pytest.MonkeyPatch, **deployed: bool) -> dict[st
 def _steps(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     plan = SimpleNamespace(backend="ray", shutdown_timeout_s=5)
     monkeypatch.setattr(here, "plan", lambda: plan)
-    monkeypatch.setattr(here, "this", lambda: SimpleNamespace(units=UNITS[this.name]))
+    monkeypatch.setattr(
+        here, "this", lambda: SimpleNamespace(units=UNITS[this.name], address="10.0.0.1")
+    )
     return {
         "stop": order.stop_step,
         "start": order.start_again_step,
@@ -105,4 +110,31 @@ def test_one_bare_host_keeps_no_other_from_a_stop(monkeypatch: pytest.MonkeyPatc
     stops = [words for words in sent["a"] if words.startswith("systemctl stop")]
     assert stops == ["systemctl stop vllm.service", "systemctl stop ray-head.service"]
     assert sent["b"] == []
+    assert refuse.told() == []
+
+
+@pytest.mark.parametrize(("step", "took"), [("start", ""), ("restart", "; its start took 0 s")])
+def test_the_last_word_is_where_vllm_answers_by_what_lies_on_the_host(
+    step: str, took: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Host.answer
+
+    def answer(self: Host, command: str, stdin: str) -> tuple[bool, str]:
+        good, said = real(self, command, stdin)
+        return good, said if step == "start" else said.replace("=active", "=inactive")
+
+    monkeypatch.setattr(Host, "answer", answer)
+    ran(step, monkeypatch, a=True, b=True)
+    assert refuse.told() == [f"a: vLLM answers at http://10.0.0.1:8000/v1{took}"]
+
+
+def test_a_start_that_fails_is_said_to_answer_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Host.answer
+
+    def answer(self: Host, command: str, stdin: str) -> tuple[bool, str]:
+        good, said = real(self, command, stdin)
+        return good and "start vllm" not in command, said.replace("=active", "=inactive")
+
+    monkeypatch.setattr(Host, "answer", answer)
+    ran("start", monkeypatch, a=True, b=True)
     assert refuse.told() == []
