@@ -6,9 +6,11 @@ from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.ending import ON_REQUEST, end_of
 from vllm_cluster.doctor.finding import GAVE_UP, HERE, STOPPED, Step, by_hand, on
 from vllm_cluster.doctor.first_cause import first_cause, of_this_start
-from vllm_cluster.doctor.starting import in_a_loop, in_a_row, next_start, stopped
+from vllm_cluster.doctor.starting import in_a_loop, in_a_row, next_start, since, stopped
 from vllm_cluster.facts.doctor.model import HostFacts, Unit
 from vllm_cluster.plan import paths
+
+_CHANGING = {"activating", "deactivating"}
 
 
 def disabled(unit: Unit) -> bool:
@@ -20,17 +22,24 @@ def state_words(facts: HostFacts, unit: Unit) -> str:
     """A unit's state for people."""
     if stopped(unit):
         return STOPPED + ", and no boot starts it" * (unit.file_state == "disabled")
-    if unit.active == "failed" and facts.recovered(unit.name).gave_up:
-        return f"{GAVE_UP} after {unit.restarts} restarts"
-    if unit.active != "activating":
-        return f"it is {unit.active} ({unit.result}, exit {unit.exit_status})"
+    if unit.active == "failed" and (gave_up := facts.recovered(unit.name).gave_up):
+        # systemd's own count begins anew with each new head.
+        return GAVE_UP + gave_up.partition(",")[0].removeprefix("gave up")
+    if unit.active in _CHANGING:
+        return _changing(facts, unit)
+    return f"it is {unit.active} ({unit.result}, exit {unit.exit_status})"
+
+
+def _changing(facts: HostFacts, unit: Unit) -> str:
+    last = _last(facts, unit)
     if in_a_loop(facts, unit):
-        how = f"{in_a_row(facts, unit)} times{_last(facts, unit)}"
         following = next_start(facts, unit)
-        return f"it ends again and again ({how})" + (f"; {following}" if following else "")
-    last = _last(facts, unit).removeprefix(", ")
+        times = f"it ends again and again ({in_a_row(facts, unit)} times{last})"
+        return f"{times}; {following}" if following else times
+    if unit.active == "deactivating":
+        return since(facts, unit)
     if unit.restarts:
-        return f"it ended and starts again ({last})" if last else "it ended and starts again"
+        return "it ended and starts again" + (f" ({last.removeprefix(', ')})" if last else "")
     return "it is still waiting to start"
 
 
@@ -45,13 +54,13 @@ def evidence(facts: HostFacts, unit: Unit) -> str:
     """Why, in words of its log; of one that starts again, of its last life alone."""
     if gave_up := facts.recovered(unit.name).gave_up:
         return gave_up
-    if unit.active == "activating" and not in_a_loop(facts, unit):
+    if unit.active in _CHANGING and not in_a_loop(facts, unit):
         found = of_this_start(unit.log)
-    elif unit.active in {"activating", "failed"} and (end := end_of(facts, unit)):
+    elif end := end_of(facts, unit):
         silent = "" if end.how == ON_REQUEST else "; its log names no cause"
         found = end.why or f"{unit.name}: {end.how}{silent}"
     else:
-        found = first_cause(unit.log)
+        found = "" if stopped(unit) else first_cause(unit.log)
     return found or f"{unit.name}: {unit.active} {unit.sub}"
 
 
@@ -61,19 +70,21 @@ def start(
     """What brings a unit back that is down: all that is stopped starts at once, in order."""
     if stopped(unit):
         return (Step(HERE, f"vllm-cluster start {case.description}"),)
-    if unit.active != "activating":
+    if unit.active not in _CHANGING:
         begin = f"systemctl reset-failed {unit.name}; systemctl start --no-block {unit.name}"
         return on(host, begin + also)
+    if unit.active == "deactivating":
+        return by_hand("Wait; when it has ended it starts again by itself, unless it was stopped")
     log = f"on {host}: journalctl --unit={unit.name}"
     if not in_a_loop(facts, unit):
         return by_hand(f"Mend what it waits for ({log}); it starts by itself when that is there")
     end = end_of(facts, unit)
-    known = f"Mend what it ends with, if that lasts ({log}); it starts again by itself"
-    unknown = f"Wait; it starts again by itself. If it does not hold: {log}"
+    known = f"Mend the cause, unless it has passed ({log}); the unit starts again by itself"
+    unknown = f"Wait; it starts again by itself. If it ends once more: {log}"
     # A restart alone would end a start that is under way, and count as one more.
     held = f"{paths.SCRIPTS}/attempt held {unit.name}; "
     begin = f"{held}systemctl restart --no-block {unit.name}{also}"
     return (
         *by_hand(known if end and end.why else unknown),
-        *by_hand(f"Once that is mended, to start at once and without a pause: on {host}: {begin}"),
+        *by_hand(f"To start it at once after that, without a pause: on {host}: {begin}"),
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from vllm_cluster.doctor.first_cause import message
+from vllm_cluster.doctor.starting import between
 from vllm_cluster.facts.doctor.model import HostFacts, Recovery, Unit
 from vllm_cluster.plan import last_words
 from vllm_cluster.plan.containers import RAY_HEAD, VLLM
@@ -84,7 +85,7 @@ class _Life:
             return True
         if any(_STOPPED_STARTING in line for line in self.log):
             return True
-        again = unit.sub == "auto-restart" or any("Scheduled restart job" in w for w in said)
+        again = between(unit) or any("Scheduled restart job" in w for w in said)
         return not again and self.end is not None and self.end[1] == BY_ITSELF
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from vllm_cluster.doctor.first_cause import message
+from vllm_cluster.doctor.first_cause import message, of_this_start
 from vllm_cluster.facts.doctor.model import HostFacts, Unit
 
 # How long Docker and Ray may take, from their unit's start, until they answer and know each other.
@@ -58,6 +58,12 @@ def lately(facts: HostFacts, time_s: float) -> bool:
     return abs(facts.clock_s - time_s) < STARTING_S
 
 
+def between(unit: Unit) -> bool:
+    """Whether it has ended, and its next start has not begun: systemd 254 and newer say so too of
+    one that waits for another unit's start."""
+    return unit.sub in {"auto-restart", "auto-restart-queued"}
+
+
 def pausing(unit: Unit) -> int:
     """Which start in a row it pauses before; 0 where it does not pause."""
     return int(match[1]) if (match := _pause(unit)) else 0
@@ -68,15 +74,20 @@ def _pause(unit: Unit) -> re.Match[str] | None:
 
 
 def next_start(facts: HostFacts, unit: Unit) -> str:
-    """Which start of a unit in a loop is under way, or how long it still pauses before it; empty
-    where neither is known."""
+    """Which start of a unit in a loop is under way and what it waits for, or how long it still
+    pauses before it; empty where neither is known."""
+    if unit.active == "deactivating":
+        return "it is ending once more"
     count = 0 if _uncounted(facts, unit) else facts.recovered(unit.name).starts or pausing(unit)
     which = f"start {count} of {LAST_START}" if count else "the next start"
     match = _pause(unit)
     left_s = message(unit.log[-1])[0] + int(match[2]) - facts.clock_s if match else 0.0
     if left_s >= 1:
         return f"it pauses {left_s:.0f} s more before {which}"
-    return f"{which} is under way" if count and unit.sub != "auto-restart" else ""
+    if not count or between(unit):
+        return ""
+    last = of_this_start(unit.log) if unit.sub == "start-pre" else ""
+    return f"{which} is {last if last.startswith('waiting') else 'under way'}"
 
 
 def since(facts: HostFacts, unit: Unit) -> str:

@@ -124,7 +124,29 @@ def test_a_loop_is_told_with_the_end_of_its_last_life() -> None:
     assert silent.evidence == "ray-worker.service: status=137/n/a; its log names no cause"
 
 
-@pytest.mark.parametrize(("log", "first"), [((KILLED,), "Mend what"), ((), "Wait; it starts")])
+def test_a_loop_whose_start_waits_says_for_what() -> None:
+    facts = sound().facts["node-b"]
+    log = ("30.0 node-b ray-worker[9]: waiting for the Ray head at 10.77.0.11:6379",)
+    unit = replace(facts.unit("ray-worker.service"), active="activating", sub="start-pre",
+                   in_a_row=4, log=log)  # fmt: skip
+    case = changed(sound(), "node-b", units={**facts.units, unit.name: unit}, docker=Docker(),
+                   recovery={"ray-worker": Recovery(starts=5)})  # fmt: skip
+    [found] = [one for one in findings(case) if one.id == "ray.worker-down"]
+    assert found.found.endswith("; start 5 of 10 is waiting for the Ray head at 10.77.0.11:6379")
+
+
+@pytest.mark.parametrize("sub", ["auto-restart", "auto-restart-queued"])
+def test_between_two_starts_of_a_loop_none_is_under_way(sub: str) -> None:
+    facts = sound().facts["node-b"]
+    unit = replace(facts.unit("ray-worker.service"), active="activating", sub=sub, in_a_row=4,
+                   ends=ENDED, log=())  # fmt: skip
+    case = changed(sound(), "node-b", units={**facts.units, unit.name: unit}, docker=Docker(),
+                   recovery={"ray-worker": Recovery(starts=5)})  # fmt: skip
+    [found] = [one for one in findings(case) if one.id == "ray.worker-down"]
+    assert found.found == "it ends again and again (4 times, last: status=137/n/a)"
+
+
+@pytest.mark.parametrize(("log", "first"), [((KILLED,), "Mend the cause"), ((), "Wait; it starts")])
 def test_a_unit_in_a_loop_starts_by_itself_and_begins_anew_only_after_it_is_mended(
     log: tuple[str, ...], first: str
 ) -> None:

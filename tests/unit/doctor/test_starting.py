@@ -227,6 +227,46 @@ def test_a_unit_that_somebody_stopped_is_down_at_once(
     assert found.fix == (Step(HERE, "vllm-cluster start inventories/prod.yaml"),)
 
 
+CLIENTS = "1.0 node-a vllm[3]: ValueError: bad request of a client"
+ENDS = (
+    "10.0 node-a systemd[1]: Starting vllm.service - vLLM server of lab: tiny...",
+    "20.0 node-a systemd[1]: Stopping vllm.service - vLLM server of lab: tiny...",
+    "30.0 node-a systemd[1]: vllm.service: Deactivated successfully.",
+)
+
+
+@pytest.mark.parametrize(("ends", "how"), [(ENDS, "stopped on request"), ((), "inactive dead")])
+def test_what_a_stopped_unit_said_before_is_not_why_it_is_down(
+    ends: tuple[str, ...], how: str
+) -> None:
+    found = first(down(sound(), VLLM, log=(CLIENTS,), ends=ends))
+    assert (found.id, found.evidence) == ("vllm.down", f"vllm.service: {how}")
+
+
+ENDING = {"active": "deactivating", "sub": "stop-post", "result": "exit-code", "exit_status": 1}
+
+
+@pytest.mark.parametrize(("seconds", "in_a_row", "found"), [
+    (3, LOOP_RESTARTS, "it ends again and again (3 times, exit 1); it is ending once more"),
+    (100, 0, "{} has been deactivating (stop-post) for 100 s"),
+])  # fmt: skip
+@pytest.mark.parametrize(("place", "identity"), [
+    (WORKER, "ray.worker-down"), (VLLM, "vllm.down"),
+])  # fmt: skip
+def test_what_is_ending_starts_again_by_itself(
+    place: tuple[str, str], identity: str, seconds: int, in_a_row: int, found: str
+) -> None:
+    case = since(sound(), place, seconds, **ENDING, in_a_row=in_a_row, ends=())
+    told = next(f for f in findings(case) if f.id == identity)
+    assert told.found == found.format(place[1])
+    assert told.fix[0].command.startswith("Wait; when it has ended it starts again by itself")
+
+
+def test_a_vllm_between_two_starts_is_not_loading() -> None:
+    case = since(sound(), VLLM, 1, active="activating", sub="auto-restart", started_s=10.0)
+    assert first(case).found == "vllm.service has been activating (auto-restart) for 1 s"
+
+
 def test_a_worker_that_is_stopped_does_not_come_with_its_head() -> None:
     case = down(since(no_worker(sound()), HEAD, 6), WORKER)
     head = case.facts["node-a"]

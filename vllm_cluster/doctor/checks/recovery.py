@@ -78,7 +78,7 @@ def flaps(case: Case) -> Iterator[Finding]:
                     expected=f"{name} runs until somebody stops it",
                     found=f"it was started again {len(reasons)} times in 24 h",
                     evidence=f"the last time because: {reasons[-1]}",
-                    fix=by_hand(f"Mend what it ends with; on {host.name}: "
+                    fix=by_hand(f"Mend the cause; on {host.name}: "
                                 f"journalctl --unit={unit.name} --since=-24h"),
                     severity="warning",
                 )  # fmt: skip

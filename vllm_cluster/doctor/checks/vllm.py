@@ -10,8 +10,8 @@ from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.down import disabled, evidence, start, state_words
 from vllm_cluster.doctor.ending import last_end
 from vllm_cluster.doctor.finding import Finding, Step, by_hand, on
-from vllm_cluster.doctor.first_cause import message, of_this_start
-from vllm_cluster.doctor.starting import in_a_loop, lately, since, starting
+from vllm_cluster.doctor.first_cause import of_this_start
+from vllm_cluster.doctor.starting import between, in_a_loop, lately, since, starting
 from vllm_cluster.facts.doctor.model import HostFacts, Unit
 from vllm_cluster.facts.doctor.script import COMPLETION_LIMIT_S
 
@@ -31,7 +31,7 @@ def unit(case: Case) -> Iterator[Finding]:
     name = case.plan.head
     # Once or twice is a start that went wrong.
     if found.active == "activating" and not in_a_loop(head, found):
-        yield _starting(case, head, found)
+        yield (_ending if between(found) else _starting)(case, head, found)
         return
     if found.active != "activating" and (starting(head, found) or found.queued):
         yield _ending(case, head, found)
@@ -71,7 +71,7 @@ def _ending(case: Case, head: HostFacts, unit: Unit) -> Finding:
         "vllm.waiting", "vllm", case.plan.head,
         expected=f"{_UNIT} running",
         found=since(head, unit),
-        evidence=message(unit.log[-1])[1].strip() if unit.log else "",
+        evidence=of_this_start(unit.log) or f"{_UNIT}: {unit.active} {unit.sub}",
         fix=by_hand("Wait; it starts again by itself, unless somebody stops it"),
     )  # fmt: skip
 
