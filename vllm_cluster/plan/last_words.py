@@ -5,18 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from vllm_cluster.plan.signs import ERROR, GUESSES, LOGGER, NOISE, SIGNS, WAITED, Sign
+from vllm_cluster.plan.signs import ERROR, GUESSES, LOGGER, NAMELESS, NOISE, PAST, SIGNS, Sign
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
-# `docker rm` before every start; a line of source in a traceback; and what stands around the end of
-# a log that Ray shows.
-_NAMES_NOTHING = re.compile(
-    rf"No such container|(?:^|[)\]] )\s*raise | tail \(exit code\(s\)=|{NOISE}"
-)
-# What was waited for and had come, news and warnings, and Docker's advice.
-_PAST = re.compile(
-    rf"{WAITED}|\b(?:DEBUG|INFO|WARNING) \d\d-\d\d |^(?:See|Run) 'docker run --help'"
-)
+_NAMES_NOTHING = re.compile(f"{NOISE}|{NAMELESS}")
+_PAST = re.compile(PAST)
 
 
 def uncoloured(line: str) -> str:

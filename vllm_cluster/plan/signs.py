@@ -110,8 +110,15 @@ NOISE = (
     r"(?:^|\) )\s*\[?\d{4}-\d\d-\d\d [\d:]+[,.]\d+\s+(?:[DI]|DEBUG|INFO|SUCC) |"
     r"^no completion yet"
 )
-# What was waited for before an end had come, or its unit would wait still.
-WAITED = r"^waiting|Waiting for creating a placement group"
+# Nor do, anywhere: `docker rm` before every start, a line of source in a traceback, and what stands
+# around the end of a log that Ray shows.
+NAMELESS = r"No such container|(?:^|[)\]] )\s*raise | tail \(exit code\(s\)="
+# Nor of what has ended: what was waited for and came, or its unit would wait still, vLLM's news and
+# warnings, and Docker's advice.
+PAST = (
+    r"^waiting|Waiting for creating a placement group|"
+    r"\b(?:DEBUG|INFO|WARNING) \d\d-\d\d |^(?:See|Run) .docker run --help"
+)
 
 # What loggers put before the words: which process of this host, and the stamps of Ray's Python, of
 # vLLM, and of Ray's C++. Patterns of Python's and of `sed -E` at once, like the next one.

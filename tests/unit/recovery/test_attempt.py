@@ -278,13 +278,22 @@ SILENT = (
 )
 
 
+VLLM_NEWS = "(APIServer pid=7) WARNING 11-30 15:07:14 [loggers.py:9]"
+
+
 @pytest.mark.parametrize(
     ("log", "reason"),
     [
-        (SILENT[:3], "it said nothing"),
+        (SILENT[:3], "its log names no cause"),
         (("EngineCore failed", *SILENT), "EngineCore failed"),
         ((f"{RAY}:87 -- gcs_server{DIM} [exit code=-9]", *SILENT), "gcs_server [exit code=-9]"),
         (("words that no sign knows", *SILENT[:3]), "words that no sign knows"),
+        (
+            ("ValueError: of cheese", f"{VLLM_NEWS} Free memory on device, /dev/shm is used"),
+            "ValueError: of cheese",
+        ),
+        (("    raise OutOfMemoryError(", "ValueError: of cheese"), "ValueError: of cheese"),
+        (("serving was refused", VLLM_NEWS), "serving was refused"),
     ],
 )
 def test_what_never_says_why_is_no_reason(unit: Unit, log: tuple[str, ...], reason: str) -> None:
@@ -341,7 +350,7 @@ def test_the_signs_that_attempt_leaves_out_are_any_error() -> None:
 @pytest.mark.parametrize(
     ("name", "pattern"),
     [
-        ("noise", f"{signs.NOISE}|{signs.WAITED}"),
+        ("noise", f"{signs.NOISE}|{signs.NAMELESS}|{signs.PAST}"),
         ("logger", signs.LOGGER),
         ("guesses", signs.GUESSES),
     ],
