@@ -133,8 +133,8 @@ def causes_of(identity: str) -> tuple[str, ...]:
     return next((CAUSES[p] for p in CAUSES if "*" in p and fnmatchcase(identity, p)), ())
 
 
-def explains(cause: Finding, effect: Finding) -> bool:
-    """Whether `cause` is the reason for `effect`, directly."""
+def explains(cause: Finding, effect: Finding, wide: tuple[str, ...] = WIDE) -> bool:
+    """Whether `cause` is the reason for `effect`, directly; of `wide` effects on any host."""
     if cause is effect or cause.severity == "warning":
         return False
     if cause.id == RUN:
@@ -143,8 +143,8 @@ def explains(cause: Finding, effect: Finding) -> bool:
         possible = any(fnmatchcase(cause.id, pattern) for pattern in causes_of(effect.id))
     if not possible or (effect.found.startswith(STOPPED) and not _stops(cause, effect)):
         return False
-    wide = any(fnmatchcase(effect.id, pattern) for pattern in WIDE)
-    return bool(cause.concerns & effect.concerns) or (wide and _far(cause, effect))
+    everywhere = any(fnmatchcase(effect.id, pattern) for pattern in wide)
+    return bool(cause.concerns & effect.concerns) or (everywhere and _far(cause, effect))
 
 
 def _stops(cause: Finding, effect: Finding) -> bool:
@@ -168,16 +168,21 @@ def depth(identity: str) -> int:
     return 1 + max((depth(cause) for cause in named), default=-1)
 
 
-def ordered(findings: Iterable[Finding]) -> list[tuple[Finding, Finding | None]]:
-    """Findings with what explains each, causes first.
+def ordered(
+    findings: Iterable[Finding], *, replicas: bool = False
+) -> list[tuple[Finding, Finding | None]]:
+    """Findings with what explains each, causes first. `replicas`: each vLLM is of its host alone.
 
     Among causes: a run under way, then by depth, plane and host; warnings last.
     """
+    wide = tuple(pattern for pattern in WIDE if not (replicas and pattern == "vllm.*"))
     every = [*findings]
     runs = [f for f in every if f.id == RUN]
     every = [peaceful(f, runs, explained=any(explains(run, f) for run in runs)) for f in every]
     causes = [f for f in every if f.id != RUN and not any(explains(run, f) for run in runs)]
-    reasons = {id(f): next((c for c in (*causes, *runs) if explains(c, f)), None) for f in every}
+    reasons = {
+        id(f): next((c for c in (*causes, *runs) if explains(c, f, wide)), None) for f in every
+    }
     rows = [(f, reasons[id(f)]) for f in sorted(every, key=lambda f: _key(f, reasons[id(f)]))]
     return _with_starts(rows)
 

@@ -62,7 +62,7 @@ def examine(
         *exposure.findings(known.plan, answers, case),
         *exposure.keyless(known.plan, case.description, case.deploy),
     ]
-    return Examination(case, found, tuple(ordered(every)))
+    return Examination(case, found, tuple(ordered(every, replicas=known.plan.replicas > 1)))
 
 
 def _from_here(known: Context) -> dict[tuple[str, int], exposure.Dialled]:

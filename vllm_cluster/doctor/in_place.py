@@ -39,13 +39,13 @@ def other_unit(container: Container, facts: HostFacts) -> bool:
     return as_kept and difference(container, facts) is not None
 
 
-def other_api(case: Case) -> bool:
+def other_api(case: Case, host: HostPlan, facts: HostFacts) -> bool:
     """Whether vLLM in place has another name for its model, or another port, than doctor asks."""
-    head, container = case.head, case.plan.hosts[case.plan.head].containers.get(VLLM)
-    if head is None or container is None or not other_unit(container, head):
+    container = host.containers[VLLM]
+    if not other_unit(container, facts):
         return False
     asked = {f"--served-model-name={case.plan.model_name}", f"--port={case.plan.api_port}"}
-    return not asked <= {*_words(container, head)}
+    return not asked <= {*_words(container, facts)}
 
 
 def difference(container: Container, facts: HostFacts) -> tuple[str, str] | None:

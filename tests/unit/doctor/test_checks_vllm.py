@@ -7,12 +7,16 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.doctor.cases import changed, first, sound
+from vllm_cluster.doctor.case import Case
+from vllm_cluster.doctor.causes import ordered
 from vllm_cluster.doctor.checks import findings
 from vllm_cluster.doctor.finding import Finding
+from vllm_cluster.facts.doctor import script
 from vllm_cluster.facts.doctor.model import (
     Answer,
     Recovery,
 )
+from vllm_cluster.plan import paths
 
 ENV = "/etc/vllm-cluster/cluster.env"
 
@@ -39,6 +43,58 @@ def test_what_vllm_waits_for_is_what_its_log_says(
     waiting = next(f for f in findings(case) if f.id == "vllm.waiting")
     assert waiting.expected.startswith(expected)
     assert waiting.found.startswith(found)
+
+
+def replicas() -> Case:
+    """A vLLM on each host, without Ray; both answer."""
+    case = sound()
+    head = case.facts["node-a"]
+    vllm = case.plan.hosts["node-a"].containers["vllm"]
+    unit, container = head.unit("vllm.service"), head.docker.containers["vllm"]
+    for name, facts in case.facts.items():
+        case = changed(
+            case, name, units={**facts.units, unit.name: unit}, api=head.api,
+            docker=replace(facts.docker, containers={"vllm": container}, inside={}),
+        )  # fmt: skip
+    hosts = {name: replace(host, units=("vllm",), containers={"vllm": vllm})
+             for name, host in case.plan.hosts.items()}  # fmt: skip
+    return replace(case, plan=replace(case.plan, backend="mp", replicas=2, hosts=hosts))
+
+
+def vllm_of(case: Case) -> list[tuple[str, str]]:
+    """What is told of vLLM itself, with the hosts."""
+    return [(f.id, f.host) for f in findings(case) if f.plane == "vllm" and f.severity != "warning"]
+
+
+def test_a_replica_that_gave_up_or_gives_no_token_is_told_on_its_own_host() -> None:
+    case = replicas()
+    facts = case.facts["node-b"]
+    known = vllm_of(case)
+    failed = replace(facts.unit("vllm.service"), active="failed", sub="failed")
+    down = changed(case, "node-b", units={**facts.units, failed.name: failed})
+    assert vllm_of(down) == [("vllm.down", "node-b"), *known]
+    mute = replace(facts.api, completion=Answer(words="no answer", timed_out=True))
+    found = next(f for f in findings(changed(case, "node-b", api=mute)) if f.id == "vllm.hung")
+    assert [step.on for step in found.fix] == ["node-b"]
+
+
+def test_what_ails_the_host_of_one_replica_does_not_explain_the_end_of_another() -> None:
+    blocked = Finding("docker.down", "docker", "node-b", "", "")
+    for host, why in (("node-a", None), ("node-b", blocked)):
+        failed = Finding("vllm.down", "vllm", host, "", "")
+        assert dict(ordered([failed, blocked], replicas=True))[failed] == why
+        assert dict(ordered([failed, blocked]))[failed] == blocked
+
+
+def test_of_each_host_that_serves_the_api_and_its_key_are_asked() -> None:
+    for case, serves in ((sound(), {"node-a"}), (replicas(), {"node-a", "node-b"})):
+        plan = replace(case.plan, api_key=True)
+        for host in plan.hosts.values():
+            told = script(plan, host, salt="s").splitlines()
+            expected = "yes" if host.name in serves else "no"
+            assert f"serves={expected}" in told
+            secrets = next(line for line in told if line.startswith("secrets="))
+            assert (paths.API_KEY in secrets) is (host.name in serves)
 
 
 ASKED = 'vllm[7]: INFO:     10.77.0.200:57620 - "POST /v1/completions HTTP/1.1" 200 OK'

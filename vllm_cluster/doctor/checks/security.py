@@ -8,6 +8,7 @@ from pathlib import PurePath
 from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.finding import Finding, by_hand, on
 from vllm_cluster.plan import paths
+from vllm_cluster.plan.containers import VLLM
 
 _OPEN_MODE = 0o077
 _UNAUTHORIZED = 401
@@ -19,7 +20,7 @@ def secrets(case: Case) -> Iterator[Finding]:
     """Secrets are there, root's, and closed to everybody else."""
     for host, facts in case.deployed():
         wanted = [paths.RAY_TOKEN] if case.plan.backend == "ray" else []
-        if host.role == "head" and case.plan.api_key:
+        if VLLM in host.containers and case.plan.api_key:
             wanted.append(paths.API_KEY)
         for path in wanted:
             if path not in facts.secrets:
@@ -93,17 +94,15 @@ def published(case: Case) -> Iterator[Finding]:
 
 def api_key(case: Case) -> Iterator[Finding]:
     """The API asks for its key, where the plan has one."""
-    head = case.head
-    if head is None or not case.plan.api_key or not head.api.keyless_status:
-        return
-    if head.api.keyless_status != _UNAUTHORIZED:
-        yield Finding(
-            "security.api-open", "security", case.plan.head,
-            expected="401 for a request without the key",
-            found=f"{head.api.keyless_status}",
-            evidence=f"GET /v1/models: HTTP {head.api.keyless_status}",
-            fix=on(case.plan.head, "systemctl restart --no-block vllm.service"),
-        )  # fmt: skip
+    for host, facts in case.seen():
+        if case.plan.api_key and facts.api.keyless_status not in {0, _UNAUTHORIZED}:
+            yield Finding(
+                "security.api-open", "security", host.name,
+                expected="401 for a request without the key",
+                found=f"{facts.api.keyless_status}",
+                evidence=f"GET /v1/models: HTTP {facts.api.keyless_status}",
+                fix=on(host.name, "systemctl restart --no-block vllm.service"),
+            )  # fmt: skip
 
 
 def loopback(case: Case) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from importlib.resources import files as resources
 
 from vllm_cluster.facts import gcs_table
 from vllm_cluster.plan import HostPlan, Plan, paths, probe
+from vllm_cluster.plan.containers import VLLM
 from vllm_cluster.plan.run_lock import LOCK
 from vllm_cluster.plan.signs import NOISE
 
@@ -79,7 +80,7 @@ def _values(
         if peer.name != host.name
     ]
     secrets = [paths.RAY_TOKEN] if plan.backend == "ray" else []
-    if host.role == "head" and plan.api_key:
+    if VLLM in host.containers and plan.api_key:
         secrets.append(paths.API_KEY)
     units = [f"{paths.UNITS}/{unit}" for unit in ours]
     shown = [
@@ -111,6 +112,7 @@ def _values(
                 "self": f"{host.name} {host.address}",
                 "address": host.address,
                 "role": host.role,
+                "serves": "yes" if VLLM in host.containers else "no",
                 "ray": "yes" if plan.backend == "ray" else "no",
                 "accelerator": plan.accelerator,
                 "image": plan.image,

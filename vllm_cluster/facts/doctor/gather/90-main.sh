@@ -13,11 +13,11 @@ main() {
   start model model_in_time
   start weights disk_in_time "$weights"
   if [ "$accelerator" = nvidia ]; then start gpu gpu; fi
-  if [ "$role" = head ]; then
+  if [ "$serves" = yes ]; then
     start completion api_completion
     start quick api_quick
-    if [ "$ray" = yes ]; then start nodes ray_head; fi
   fi
+  if [ "$role" = head ] && [ "$ray" = yes ]; then start nodes ray_head; fi
   if [ "$ray" = yes ]; then start raylet ray_node; fi
   system
   disks
@@ -43,8 +43,8 @@ main() {
   collect model
   collect peers
   if [ "$accelerator" = nvidia ]; then collect gpu; fi
-  if [ "$role" = head ]; then
-    if [ "$ray" = yes ]; then collect nodes; fi
+  if [ "$role" = head ] && [ "$ray" = yes ]; then collect nodes; fi
+  if [ "$serves" = yes ]; then
     collect quick
     collect completion
   fi
