@@ -29,6 +29,7 @@ ERROR = "an error"
 # Ends that only follow from another.
 _FOLLOWS = (
     r"EngineDeadError|Engine core initialization failed|EngineCore(?:_\w+)? failed|"
+    r"EngineCore encountered an? (?:fatal error|issue)|output_handler failed|"
     r"RayWorkerProc.*died|died unexpectedly|Executor failed\.|[Ss]ee stack trace for root cause"
 )
 # Nor is an error what vLLM's logger calls less than one, or a line of a traceback's source.
@@ -36,6 +37,8 @@ _ERROR = (
     rf"^(?!.*(?:{_FOLLOWS}|\b(?:DEBUG|INFO|WARNING) \d\d-\d\d |\[\S+:\d+\]  |Traceback \(most))"
     r"(?!(?:.*[)\]] )?\s*raise )"
 )
+# What pydantic refuses it names in the next line.
+_REFUSED = r"\d validation errors? for "
 
 # Deepest first. What only follows from something else stands last.
 SIGNS: tuple[Sign, ...] = (
@@ -97,9 +100,10 @@ SIGNS: tuple[Sign, ...] = (
          "a process crashed"),
     # `ray start --block` of each of its processes that ended, before the ends of their logs.
     Sign(6, "ray", r"\[exit code=-?[1-9]|Raylet is terminated", "a process of Ray's ended"),
-    Sign(7, "vllm", rf"{_ERROR}.*\b(?:\w+Error|\w*Exception)\b(?:\(|:)", ERROR),
-    Sign(8, "vllm", rf"{_ERROR}(?:Error\b|refused: |.*(?:ERROR |\berror: |no completion|gave up))",
-         ERROR),
+    Sign(7, "vllm", rf"{_ERROR}(?!.*{_REFUSED}).*\b(?:\w+Error|\w*Exception)\b(?:\(|:|$)|"
+         r"^(?:\(\w+ pid=\d+\) )?\s*(?:Value error|Assertion failed), ", ERROR),
+    Sign(8, "vllm", rf"{_ERROR}(?:Error\b|refused: |"
+         rf".*(?:ERROR |\berror: |no completion|gave up|{_REFUSED}))", ERROR),
     Sign(9, "vllm", _FOLLOWS, "an engine process died"),
 )  # fmt: skip
 

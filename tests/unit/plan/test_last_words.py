@@ -31,8 +31,9 @@ def test_the_root_cause_is_told_and_not_the_line_that_points_to_it() -> None:
 
 
 def test_an_error_of_no_known_kind_is_the_cause_too() -> None:
-    log = f'{_START}{_ENGINE}    raise ValueError("x")\n{_ENGINE}ValueError: of cheese\n{_FOLLOWS}'
-    assert why_of(log) == "ValueError: of cheese"
+    for cause in ("ValueError: of cheese", "AssertionError"):
+        log = f'{_START}{_ENGINE}    raise ValueError("x")\n{_ENGINE}{cause}\n{_FOLLOWS}'
+        assert why_of(log) == cause
 
 
 def test_without_another_the_line_that_follows_has_to_do() -> None:
@@ -41,6 +42,23 @@ def test_without_another_the_line_that_follows_has_to_do() -> None:
 
 def test_news_and_what_was_waited_for_are_no_reason() -> None:
     assert why_of(_START) == ""
+
+
+def test_what_a_configuration_was_refused_for_is_the_reason_and_not_that_it_was() -> None:
+    refused = f"{_SERVER}pydantic_core._pydantic_core.ValidationError: 1 validation error for M"
+    value = "Value error, User-specified max_model_len (99999) is greater than the derived one"
+    assert why_of(f"{refused}\n{_SERVER}  {value}\n{_SERVER}    For further information") == value
+    assert why_of(refused).endswith("1 validation error for M")
+
+
+def test_the_rank_that_died_is_told_and_not_the_engine_that_went_with_it() -> None:
+    died = "RayWorkerProc rank=[1] died unexpectedly, shutting down executor."
+    log = (
+        f"{_ENGINE}{died}\n{_ENGINE}EngineCore encountered a fatal error.\n{_ENGINE}Traceback "
+        f"(most recent call last):\n{_ENGINE}RuntimeError: Executor failed.\n"
+        f"{_SERVER}ERROR 11-30 19:12:02 [async_llm.py:708] AsyncLLM output_handler failed.\n"
+    )
+    assert why_of(log) == died
 
 
 _RAYLET = "(raylet) Raylet is terminated"
