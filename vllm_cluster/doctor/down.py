@@ -11,6 +11,8 @@ from vllm_cluster.facts.doctor.model import HostFacts, Unit
 from vllm_cluster.plan import paths
 
 _CHANGING = {"activating", "deactivating"}
+# `attempt` says it in the same words.
+_NO_CAUSE = "its log names no cause"
 
 
 def disabled(unit: Unit) -> bool:
@@ -57,7 +59,7 @@ def evidence(facts: HostFacts, unit: Unit) -> str:
     if unit.active in _CHANGING and not in_a_loop(facts, unit):
         found = of_this_start(unit.log)
     elif end := end_of(facts, unit):
-        silent = "" if end.how == ON_REQUEST else "; its log names no cause"
+        silent = "" if end.how == ON_REQUEST else f"; {_NO_CAUSE}"
         found = end.why or f"{unit.name}: {end.how}{silent}"
     else:
         found = "" if stopped(unit) else first_cause(unit.log)
@@ -79,12 +81,13 @@ def start(
     if not in_a_loop(facts, unit):
         return by_hand(f"Mend what it waits for ({log}); it starts by itself when that is there")
     end = end_of(facts, unit)
+    named = end is not None and end.why and not end.why.endswith(_NO_CAUSE)
     known = f"Mend the cause, unless it has passed ({log}); the unit starts again by itself"
     unknown = f"Wait; it starts again by itself. If it ends once more: {log}"
     # A restart alone would end a start that is under way, and count as one more.
     held = f"{paths.SCRIPTS}/attempt held {unit.name}; "
     begin = f"{held}systemctl restart --no-block {unit.name}{also}"
     return (
-        *by_hand(known if end and end.why else unknown),
+        *by_hand(known if named else unknown),
         *by_hand(f"To start it at once after that, without a pause: on {host}: {begin}"),
     )

@@ -91,6 +91,10 @@ BEFORE = 'time="x" level=error msg="error waiting for container: unexpected EOF"
 KILLED = (
     "19.9 node-b docker[3]: 2026-11-30 15:04:32,011\tERR scripts.py:87 --   raylet [exit code=-9]"
 )
+ANEW = (
+    "19.8 node-b vllm-cluster[7]: the Ray session is made anew before start 6 of vllm; the end of "
+    "the last one: its log names no cause"
+)
 
 
 def looping(pauses: int, *, ends: tuple[str, ...] = (), starts: int = 9) -> Finding:
@@ -146,7 +150,10 @@ def test_between_two_starts_of_a_loop_none_is_under_way(sub: str) -> None:
     assert found.found == "it ends again and again (4 times, last: status=137/n/a)"
 
 
-@pytest.mark.parametrize(("log", "first"), [((KILLED,), "Mend the cause"), ((), "Wait; it starts")])
+@pytest.mark.parametrize(
+    ("log", "first"),
+    [((KILLED,), "Mend the cause"), ((), "Wait; it starts"), ((ANEW,), "Wait; it starts")],
+)
 def test_a_unit_in_a_loop_starts_by_itself_and_begins_anew_only_after_it_is_mended(
     log: tuple[str, ...], first: str
 ) -> None:
