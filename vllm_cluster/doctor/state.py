@@ -72,9 +72,8 @@ def exit_code(examination: Examination) -> int:
 
 def to_json(examination: Examination) -> dict[str, Any]:
     """Everything as plain values."""
-    plan, look = examination.case.plan, examination.look
-    head = look.facts.get(plan.head)
-    metrics = head.api.metrics if head else {}
+    plan = examination.case.plan
+    apis = [_api(examination, name) for name, host in plan.hosts.items() if VLLM in host.containers]
     return {
         "cluster": plan.cluster,
         "model": plan.model_name,
@@ -84,19 +83,28 @@ def to_json(examination: Examination) -> dict[str, Any]:
         "hosts": {name: _host(examination, name) for name in plan.hosts},
         "generation": _generation(examination),
         "ranks": [placed.__dict__ for placed in ranks(examination)],
-        "api": {
-            "address": f"http://{plan.hosts[plan.head].address}:{plan.api_port}/v1",
-            "answers": head is not None and head.api.gave_a_token,
-            "running": metrics.get("vllm:num_requests_running"),
-            "waiting": metrics.get("vllm:num_requests_waiting"),
-            "kv_cache_used": metrics.get("vllm:kv_cache_usage_perc"),
-            "generated_tokens": metrics.get("vllm:generation_tokens_total"),
-        },
+        "api": next(api for api in apis if api["host"] == plan.head),
+        "apis": apis,
         "warnings": _warnings(examination),
         "first_cause": next(
             (f.to_json() for f, why in examination.findings if why is None
              and f.severity != "warning"), None),
     }  # fmt: skip
+
+
+def _api(examination: Examination, name: str) -> dict[str, Any]:
+    """The API of a host that serves: the head's, or of replicas each."""
+    plan, facts = examination.case.plan, examination.look.facts.get(name)
+    metrics = facts.api.metrics if facts else {}
+    return {
+        "host": name,
+        "address": f"http://{plan.hosts[name].address}:{plan.api_port}/v1",
+        "answers": facts is not None and facts.api.gave_a_token,
+        "running": metrics.get("vllm:num_requests_running"),
+        "waiting": metrics.get("vllm:num_requests_waiting"),
+        "kv_cache_used": metrics.get("vllm:kv_cache_usage_perc"),
+        "generated_tokens": metrics.get("vllm:generation_tokens_total"),
+    }
 
 
 def _warnings(examination: Examination) -> int:
@@ -274,7 +282,9 @@ def _serving_lines(examination: Examination, told: dict[str, Any]) -> list[str]:
     said = [generation["text"], _cut(generation["setback"], _LINE)]
     if any(said):
         lines += [*filter(None, said), ""]
-    return [*lines, *_api_lines(told["api"]), ""]
+    for api in told["apis"]:
+        lines += _api_lines(api)
+    return [*lines, ""]
 
 
 def _rank_lines(examination: Examination) -> list[str]:

@@ -374,6 +374,18 @@ def test_status_reads_each_replicas_own_log(run: Run) -> None:
     ]  # fmt: skip
 
 
+def test_status_shows_the_api_of_each_replica(run: Run) -> None:
+    case = sound()
+    vllm = case.plan.hosts["node-a"].containers["vllm"]
+    hosts = {name: replace(host, containers={"vllm": vllm}) for name, host in
+             case.plan.hosts.items()}  # fmt: skip
+    case = replace(case, plan=replace(case.plan, backend="mp", replicas=2, hosts=hosts))
+    lines = [line for line in run("status", cases=(case,)).output.splitlines() if "API " in line]
+    assert lines == [
+        "API http://10.77.0.11:8000/v1 answers", "API http://10.77.0.12:8000/v1 does not answer"
+    ]  # fmt: skip
+
+
 def test_status_counts_restarts_since_a_unit_last_held(run: Run) -> None:
     facts = sound().facts["node-b"]
     unit = replace(facts.unit("ray-worker.service"), restarts=6)
