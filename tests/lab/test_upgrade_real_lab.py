@@ -308,7 +308,5 @@ def test_an_engine_that_fails_is_taken_back_by_itself(serving: Serving) -> None:
     assert serving.cluster.complete("Hello", 4) is not None
     assert serving.started().split()[1] == before
     shown = command(serving.cluster, "status").stdout
-    assert re.search(
-        r"failed .*because vLLM did not start on node-a: ValueError: Available memory", shown
-    )
-    assert re.search(r"failed: generation \d+: .*ValueError.*serves again, after", said)
+    assert re.search(r"failed .*because vLLM did not start on node-a: .*Available memory", shown)
+    assert re.search(r"failed: generation \d+: .*Available memory.*serves again, after", said)

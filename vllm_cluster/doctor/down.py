@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from vllm_cluster.doctor.case import Case
-from vllm_cluster.doctor.ending import ON_REQUEST, end_of
+from vllm_cluster.doctor.ending import HEAD_ENDED, ON_REQUEST, end_of
 from vllm_cluster.doctor.finding import GAVE_UP, HERE, STOPPED, Step, by_hand, on
 from vllm_cluster.doctor.first_cause import first_cause, of_this_start
-from vllm_cluster.doctor.starting import in_a_loop, in_a_row, next_start, since, stopped
+from vllm_cluster.doctor.starting import (
+    in_a_loop,
+    in_a_row,
+    next_start,
+    pause_left_s,
+    since,
+    stopped,
+)
 from vllm_cluster.facts.doctor.model import HostFacts, Unit
 from vllm_cluster.plan import paths
 
@@ -80,14 +87,19 @@ def start(
     log = f"on {host}: journalctl --unit={unit.name}"
     if not in_a_loop(facts, unit):
         return by_hand(f"Mend what it waits for ({log}); it starts by itself when that is there")
-    end = end_of(facts, unit)
-    named = end is not None and end.why and not end.why.endswith(_NO_CAUSE)
     known = f"Mend the cause, unless it has passed ({log}); the unit starts again by itself"
     unknown = f"Wait; it starts again by itself. If it ends once more: {log}"
-    # A restart alone would end a start that is under way, and count as one more.
+    steps = by_hand(known if _names_a_cause(facts, unit) else unknown)
+    # A restart would end a start that is under way; of one that pauses it cuts the pause short.
+    if not pause_left_s(facts, unit):
+        return steps
     held = f"{paths.SCRIPTS}/attempt held {unit.name}; "
     begin = f"{held}systemctl restart --no-block {unit.name}{also}"
-    return (
-        *by_hand(known if named else unknown),
-        *by_hand(f"To start it at once after that, without a pause: on {host}: {begin}"),
-    )
+    return (*steps, *by_hand(f"To start it without that pause: on {host}: {begin}"))
+
+
+def _names_a_cause(facts: HostFacts, unit: Unit) -> bool:
+    """Whether its last end says what to mend: what the head took down ended for no fault of its
+    own."""
+    end = end_of(facts, unit)
+    return bool(end and end.why and end.why != HEAD_ENDED and not end.why.endswith(_NO_CAUSE))

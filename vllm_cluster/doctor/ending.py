@@ -23,6 +23,7 @@ _ENDS = (
     r"(start operation timed out.*)", r"Failed with result '(.*)'", r"(Deactivated) successfully",
 )  # fmt: skip
 ANEW = "the Ray session is made anew"
+HEAD_ENDED = "Ray's head ended"
 # What `attempt say` puts into the unit's journal of an end: the watchdog's reason, why it gave up,
 # and to the head why its session ends.
 _OURS = re.compile(rf" vllm-cluster\[\d+\]: ((?:watchdog: |gave up |{ANEW}).*)")
@@ -120,7 +121,7 @@ def end_of(facts: HostFacts, unit: Unit) -> Ending | None:
     if abs(end.time_s - head.time_s) > _TOGETHER_S:
         return end
     how = "stopped" if end.how == ON_REQUEST else end.how
-    return replace(end, how=how, why=head.why if ANEW in head.why else "Ray's head ended")
+    return replace(end, how=how, why=head.why if ANEW in head.why else HEAD_ENDED)
 
 
 def _lives(ends: tuple[str, ...]) -> Iterator[_Life]:

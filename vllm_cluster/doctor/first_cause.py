@@ -56,14 +56,16 @@ def first_cause(lines: Iterable[str]) -> str:
     return told[-1][:300] if told else ""
 
 
-def of_this_start(lines: Iterable[str]) -> str:
+def of_this_start(lines: Iterable[str], *, waited: bool = True) -> str:
     """The last words of a start, of which its journal tells; those before systemd's last "Starting"
-    are of what ran before, until it was killed."""
+    are of what ran before, until it was killed. `waited`: for what it waits or has waited, too."""
     last = ""
     for line in lines:
         words = message(line)[1]
         if " systemd[" in line:
             last = "" if words.startswith("Starting ") else last
-        elif not line.startswith("-- ") and words.strip() and not re.search(NOISE, words):
+        elif line.startswith("-- ") or not words.strip() or re.search(NOISE, words):
+            continue
+        elif waited or not words.startswith("waiting"):
             last = plain(words)
     return last[:300]

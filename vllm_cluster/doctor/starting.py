@@ -73,6 +73,13 @@ def _pause(unit: Unit) -> re.Match[str] | None:
     return _PAUSING.search(unit.log[-1]) if unit.log else None
 
 
+def pause_left_s(facts: HostFacts, unit: Unit) -> int:
+    """How much longer it pauses before its next start, in whole seconds."""
+    match = _pause(unit)
+    left_s = message(unit.log[-1])[0] + int(match[2]) - facts.clock_s if match else 0.0
+    return max(0, round(left_s))
+
+
 def next_start(facts: HostFacts, unit: Unit) -> str:
     """Which start of a unit in a loop is under way and what it waits for, or how long it still
     pauses before it; empty where neither is known."""
@@ -80,10 +87,8 @@ def next_start(facts: HostFacts, unit: Unit) -> str:
         return "it is ending once more"
     count = 0 if _uncounted(facts, unit) else facts.recovered(unit.name).starts or pausing(unit)
     which = f"start {count} of {LAST_START}" if count else "the next start"
-    match = _pause(unit)
-    left_s = message(unit.log[-1])[0] + int(match[2]) - facts.clock_s if match else 0.0
-    if left_s >= 1:
-        return f"it pauses {left_s:.0f} s more before {which}"
+    if left_s := pause_left_s(facts, unit):
+        return f"it pauses {left_s} s more before {which}"
     if not count or between(unit):
         return ""
     last = of_this_start(unit.log) if unit.sub == "start-pre" else ""

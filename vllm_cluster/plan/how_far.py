@@ -10,6 +10,8 @@ from vllm_cluster.plan.signs import NOISE
 # What clients ask, debugging, and what is indented: a traceback's source.
 _NO_NEWS = re.compile(rf"{NOISE}|\bDEBUG \d\d-\d\d |^(?:\([^)]*\) )* {{2}}")
 # vLLM's emblem is drawn with lines that have none.
+# What Ray puts before a line of a rank, which may be empty.
+_PREFIX = re.compile(r"^\(\w+ pid=\d+[^)]*\)\s*$")
 _WORD = re.compile(r"[A-Za-z]{2}")
 
 
@@ -19,5 +21,5 @@ def how_far(log: str) -> str:
     A bar of progress writes over its own line: what stands there last counts.
     """
     lines = (uncoloured(line) for line in reversed(log.splitlines()))
-    told = (plain(line) for line in lines if not _NO_NEWS.search(line))
+    told = (_PREFIX.sub("", plain(line)) for line in lines if not _NO_NEWS.search(line))
     return next((words for words in told if _WORD.search(words)), "")[:120]

@@ -75,6 +75,7 @@ SIGNS: tuple[Sign, ...] = (
     Sign(2, "memory", r"CUDA out of memory|OutOfMemoryError|"
          r"Free memory on device.*less than desired|"
          r"No available memory for the cache blocks", "GPU memory does not suffice"),
+    Sign(2, "memory", r"Available memory on node .* is less than", "memory does not suffice"),
     Sign(2, "memory", r"oom-kill|Out of memory|exit code 137|signal 9|"
          r"(?<!with signal )SIGKILL|"
          r"node running low on memory|"
@@ -107,12 +108,12 @@ SIGNS: tuple[Sign, ...] = (
     Sign(9, "vllm", _FOLLOWS, "an engine process died"),
 )  # fmt: skip
 
-# Lines that never say why something ended, a pattern likewise: who asked what of the API, and news
-# of Ray's own parts.
+# Lines that never say why something ended, a pattern likewise: who asked what of the API, news of
+# Ray's own parts, and that Ray sees no way to the Internet, which it needs not.
 NOISE = (
     r"(?:^|\) )INFO: +\S+ - .[A-Z]+ |"
     r"(?:^|\) )\s*\[?\d{4}-\d\d-\d\d [\d:]+[,.]\d+\s+(?:[DI]|DEBUG|INFO|SUCC) |"
-    r"^no completion yet"
+    r"^no completion yet|Failed to determine local IP"
 )
 # Nor do, anywhere: `docker rm` before every start, a line of source in a traceback, and what stands
 # around the end of a log that Ray shows.

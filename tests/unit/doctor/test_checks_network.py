@@ -6,7 +6,9 @@ import shlex
 import subprocess
 from dataclasses import replace
 
-from tests.unit.doctor.cases import changed, command, first, sound
+import pytest
+
+from tests.unit.doctor.cases import changed, command, first, ids, sound
 from vllm_cluster.facts.doctor.model import (
     Peer,
 )
@@ -64,6 +66,20 @@ def test_a_rule_that_says_no_route_is_a_rule() -> None:
     ports = {**peer.ports, 47991: "No route to host"}
     case = changed(sound(), "node-a", peers={"node-b": replace(peer, ports=ports)})
     assert first(case).id == "network.port-blocked"
+
+
+@pytest.mark.parametrize(("since_s", "told"), [(5, False), (90, True)])
+def test_ray_that_began_to_listen_after_it_was_dialled_is_behind_no_rule(
+    since_s: float, *, told: bool
+) -> None:
+    peer, there = sound().facts["node-a"].peers["node-b"], sound().facts["node-b"]
+    unit = there.unit("ray-worker.service")
+    unit = replace(unit, changed_s=there.clock_s - since_s)
+    port = next(listener.port for listener in there.listeners if listener.port in peer.ports)
+    refused = replace(peer, ports={**peer.ports, port: "Connection refused"})
+    case = changed(sound(), "node-b", units={**there.units, unit.name: unit})
+    case = changed(case, "node-a", peers={"node-b": refused})
+    assert ("network.port-blocked" in ids(case)) is told
 
 
 def test_a_link_without_a_cable() -> None:

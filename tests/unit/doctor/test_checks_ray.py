@@ -167,6 +167,25 @@ def test_a_unit_in_a_loop_starts_by_itself_and_begins_anew_only_after_it_is_mend
     )
 
 
+def test_a_start_of_a_loop_that_is_under_way_is_not_told_to_be_ended() -> None:
+    fix = looping(5, ends=(*ENDED, KILLED)).fix
+    assert [step.on for step in fix] == [BY_HAND]
+    assert "restart" not in fix[0].command
+
+
+def test_a_vllm_that_went_with_its_head_has_nothing_to_mend() -> None:
+    facts = sound().facts["node-a"]
+    head = facts.unit("ray-head.service")
+    stopped = replace(facts.unit("vllm.service"), active="activating", sub="start-post", in_a_row=4,
+                      ends=tuple(line.replace("ray-worker", "vllm") for line in ENDED))  # fmt: skip
+    gone = replace(head, ends=tuple(line.replace("ray-worker", "ray-head") for line in ENDED))
+    units = {**facts.units, stopped.name: stopped, gone.name: gone}
+    case = changed(sound(), "node-a", units=units)
+    [found] = [one for one in findings(case) if one.id == "vllm.down"]
+    assert found.evidence == "Ray's head ended"
+    assert found.fix[0].command.startswith("Wait; it starts again by itself")
+
+
 def test_the_last_start_that_is_told_is_the_units() -> None:
     units = Path(__file__).parents[3] / "templates/etc/systemd/system"
     for name in EVERY:

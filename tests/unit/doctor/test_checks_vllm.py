@@ -27,6 +27,8 @@ ENV = "/etc/vllm-cluster/cluster.env"
         (("waiting: docker.service is inactive",), "everything", "waiting: docker.service is"),
         (("waiting for 2 GPUs: NVIDIA-SMI has failed",), "everything", "waiting for 2 GPUs: NV"),
         (("waiting for 2 GPUs; Ray shows: 1",), "2 GPUs in Ray", "Ray shows 1"),
+        (("waiting for 2 GPUs; Ray does not answer: Connection refused",), "2 GPUs in Ray",
+         "Ray does not answer: Connection refused"),
         (("waiting for 2 GPUs; Ray shows: 1", "start 3 since vllm.service last held"),
          "everything", "start 3"),
         ((), "everything", "it says nothing yet"),
@@ -173,6 +175,7 @@ def test_a_start_is_told_with_the_last_words_of_its_log() -> None:
     asked = "no completion yet: <urlopen error [Errno 111] Connection refused>"
     assert loading(said, asked).evidence == "Loading weights took 9 s"
     assert loading(asked).evidence == "vllm.service: activating start-post"
+    assert loading("waiting for 2 GPUs; Ray shows: 1").evidence == loading(asked).evidence
 
 
 @pytest.mark.parametrize(("starts", "compiles"), [(1, True), (3, False)])

@@ -190,3 +190,25 @@ def test_only_the_last_sessions_of_ray_are_kept(tmp_path: Path) -> None:
 def test_a_host_on_which_ray_never_ran_has_nothing_to_clear(tmp_path: Path) -> None:
     done = run(tmp_path, ["clear-ray", str(tmp_path), "5"])
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("echo 1", "Ray shows: 1"),
+        ("echo '<urlopen error [Errno 111] Connection refused>'; exit 1",
+         "Ray does not answer: Connection refused"),
+        ("echo 'Error: No such container: ray-head' >&2; exit 1",
+         "Ray does not answer: Error: No such container: ray-head"),
+    ],
+)  # fmt: skip
+def test_what_ray_says_while_gpus_are_waited_for_is_told_in_words(
+    tmp_path: Path, said: str, words: str
+) -> None:
+    (tmp_path / "answer").write_text(said)
+    later = f"[ -e {tmp_path}/asked ] && {{ echo 2; exit; }}; touch {tmp_path}/asked; "
+    done = run(
+        tmp_path, ["wait-for-gpus", "2"],
+        docker=f"{later}. {tmp_path}/answer", timeout='shift; exec "$@"', sleep="true",
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, f"waiting for 2 GPUs; {words}\n")

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from ipaddress import IPv4Address
 
 from vllm_cluster.doctor.case import Case
+from vllm_cluster.doctor.checks.ray_starting import ray_unit
 from vllm_cluster.doctor.finding import Finding, Step, by_hand, on
 from vllm_cluster.doctor.rules import Blocking, Packet, blocking
+from vllm_cluster.doctor.starting import lately
 from vllm_cluster.facts.doctor.model import HostFacts, Peer
 from vllm_cluster.facts.doctor.script import UNUSED_PORT, peer_ports
 from vllm_cluster.plan import HostPlan
@@ -197,6 +199,9 @@ def _unreached(case: Case, host: HostPlan, peer: Peer) -> Finding:
 def _blocked(case: Case, host: HostPlan, peer: Peer) -> Iterator[Finding]:
     there = case.facts.get(peer.name)
     listening = {listener.port for listener in there.listeners} if there else set()
+    # The hosts look at different moments: Ray may listen now, and not yet when it was dialled.
+    if there and lately(there, ray_unit(case.plan.hosts[peer.name], there).changed_s):
+        listening = set()
     for port in peer_ports(case.plan, case.plan.hosts[peer.name]):
         words = peer.ports.get(port, "open")
         # A host that is reached, and to which there is "no route": a rule says so.

@@ -56,7 +56,7 @@ def _starting(case: Case, facts: HostFacts, unit: Unit) -> Finding:
         "vllm.starting", "vllm", facts.name,
         expected="a completion",
         found=f"vLLM has been loading for {since_s:.0f} s of at most {case.plan.start_timeout_s}",
-        evidence=of_this_start(unit.log) or f"{_UNIT}: {unit.active} {unit.sub}",
+        evidence=of_this_start(unit.log, waited=False) or f"{_UNIT}: {unit.active} {unit.sub}",
         fix=by_hand("Wait; the first start compiles and may take long" if _first(facts, unit)
                     else "Wait; it answers by itself when the model is loaded"),
     )  # fmt: skip
@@ -83,12 +83,12 @@ def _waiting(facts: HostFacts, unit: Unit) -> Finding:
     """Before vLLM itself: for Docker, weights, this host's GPUs, and last for those of all hosts.
     The last line that this start has logged says for which."""
     last = of_this_start(unit.log)
-    ray = re.search(r"waiting for (\d+) GPUs; Ray shows: (.*)", last)
+    ray = re.search(r"waiting for (\d+) GPUs; (Ray .*)", last)
     return Finding(
         "vllm.waiting", "vllm", facts.name,
         expected=f"{ray[1]} GPUs in Ray, for which vLLM waits" if ray
         else "everything there that vLLM waits for before it starts",
-        found=f"Ray shows {ray[2] or 'none'}" if ray else last or "it says nothing yet",
+        found=ray[2].replace("shows: ", "shows ") if ray else last or "it says nothing yet",
         evidence=last or f"{_UNIT}: {unit.active} {unit.sub}",
         fix=by_hand("Wait; it starts by itself when every host is there" if ray
                     else "Wait; it starts by itself when that is there"),
