@@ -71,6 +71,7 @@ CAUSES: Mapping[str, tuple[str, ...]] = {
     "security.masked": ("host.not-deployed",),
     "security.exposed": ("security.firewall", "security.masked", "security.unit-missing",
                          "security.published-port", "host.not-deployed"),
+    "security.api-open": ("host.port-taken",),
     "*.unit-missing": ("host.not-deployed", *_DISK),
     "*.environment-changed": ("host.not-deployed",),
     "*.unit-changed": ("host.not-deployed",),

@@ -36,7 +36,9 @@ def state_words(facts: HostFacts, unit: Unit) -> str:
         return GAVE_UP + gave_up.partition(",")[0].removeprefix("gave up")
     if unit.active in _CHANGING:
         return _changing(facts, unit)
-    return f"it is {unit.active} ({unit.result}, exit {unit.exit_status})"
+    # After the commands that follow an end systemd has their code.
+    how = end.how if (end := end_of(facts, unit)) else f"exit {unit.exit_status}"
+    return f"it is {unit.active} ({unit.result}, {how})"
 
 
 def _changing(facts: HostFacts, unit: Unit) -> str:

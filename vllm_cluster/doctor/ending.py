@@ -32,6 +32,8 @@ _MORE = re.compile(r"; the container is ended$")
 _RECENT_S = 300
 # docker's own failures, and those of the unit's other commands: their last words are the reason.
 _LAST_WORDS = re.compile(r"status=12[567]/|Control process exited")
+# systemd's names of exit codes are those of init scripts.
+_NAME = re.compile(r"^(code=exited, status=\d+)/(?!FAILURE)[A-Z]+$")
 # A signal: from outside, or of docker's container.
 _KILLED = re.compile(r"Main process exited, code=(?:killed|dumped|exited, status=1(?:29|[3-5]\d)/)")
 # `attempt` notes a restart at the next start, by a clock of whole seconds.
@@ -66,7 +68,7 @@ class _Life:
         for pattern in _ENDS:
             for time_s, words in self.said:
                 if match := re.search(pattern, words):
-                    how = match[1].removeprefix("code=exited, ")
+                    how = _NAME.sub(r"\1", match[1]).removeprefix("code=exited, ")
                     # Ray's units take a 1 for a success too.
                     return time_s, BY_ITSELF if how == "Deactivated" else how
         return None

@@ -155,6 +155,28 @@ def test_an_engine_that_works_for_others_is_not_restarted(later: float, identity
     assert first(changed(sound(), "node-a", api=api)).id == identity
 
 
+def test_what_answers_on_the_port_without_a_vllm_is_no_open_api() -> None:
+    facts = sound().facts["node-a"]
+    unit = replace(facts.unit("vllm.service"), active="activating", sub="start-post")
+    case = changed(sound(), "node-a", units={**facts.units, unit.name: unit},
+                   api=replace(facts.api, keyless_status=404))  # fmt: skip
+    assert "security.api-open" not in {f.id for f in findings(case)}
+
+
+def test_a_unit_that_failed_is_told_with_how_it_ended() -> None:
+    facts = sound().facts["node-a"]
+    s = "node-a systemd[1]: vllm.service: "
+    ends = (f"10.0 {s}Starting vllm.service - vLLM...",
+            f"11.0 {s}Control process exited, code=exited, status=3/NOTIMPLEMENTED",
+            "10.9 node-a vllm[7]: the model on this host is not the plan's")  # fmt: skip
+    unit = replace(facts.unit("vllm.service"), active="failed", sub="failed", result="exit-code",
+                   exit_status=0, ends=ends)  # fmt: skip
+    case = changed(sound(), "node-a", units={**facts.units, unit.name: unit})
+    [found] = [one for one in findings(case) if one.id == "vllm.down"]
+    assert found.found == "it is failed (exit-code, status=3)"
+    assert found.evidence == "the model on this host is not the plan's"
+
+
 def test_an_api_that_asks_for_no_key() -> None:
     api = replace(sound().facts["node-a"].api, keyless_status=200)
     assert first(changed(sound(), "node-a", api=api)).id == "security.api-open"

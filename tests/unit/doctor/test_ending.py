@@ -42,6 +42,17 @@ def test_a_crash_has_its_exit_code_and_the_first_cause_of_that_life() -> None:
     assert found == Ending(20.0, "status=1/FAILURE", "torch.OutOfMemoryError: CUDA out of memory")
 
 
+def test_an_exit_code_has_no_name_of_init_scripts() -> None:
+    for said, how in (
+        ("exited, status=3/NOTIMPLEMENTED", "status=3"),
+        ("exited, status=1/FAILURE", "status=1/FAILURE"),
+        ("killed, status=6/ABRT", "code=killed, status=6/ABRT"),
+    ):
+        found = ended(CRASHED[0], f"20.0 {S}vllm.service: Main process exited, code={said}")
+        assert found is not None
+        assert found.how == how
+
+
 def test_an_engine_that_dies_with_exit_code_0_did_end() -> None:
     found = ended(
         f"10.0 {S}Starting vllm.service - vLLM server...",

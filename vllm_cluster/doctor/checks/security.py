@@ -93,9 +93,10 @@ def published(case: Case) -> Iterator[Finding]:
 
 
 def api_key(case: Case) -> Iterator[Finding]:
-    """The API asks for its key, where the plan has one."""
+    """The API asks for its key, where the plan has one. What else has the port is told as such."""
     for host, facts in case.seen():
-        if case.plan.api_key and facts.api.keyless_status not in {0, _UNAUTHORIZED}:
+        ours = case.plan.api_key and facts.unit(f"{VLLM}.service").running
+        if ours and facts.api.keyless_status not in {0, _UNAUTHORIZED}:
             yield Finding(
                 "security.api-open", "security", host.name,
                 expected="401 for a request without the key",
