@@ -237,7 +237,7 @@ def test_starts_that_somebody_asked_for_and_those_of_days_ago_are_not_told(unit:
 
 
 def test_an_end_with_the_head_is_no_start_of_ones_own_and_is_not_told(unit: Unit) -> None:
-    for _ in range(20):
+    for _ in range(4):
         assert unit.begin(restarts=1) == (0, "")
         assert unit.starts.read_text() == "1\n"
         assert unit.attempt("excused", "vllm") == (0, "")
