@@ -47,7 +47,8 @@ def _lines(
             yield f"      {'fix      ' if number == 0 else 'then     '} {step.text()}"
         if cause is not None:
             yield f"      follows from {cause.id} on {cause.host}"
-        follows = [f"{f.id} on {f.host}" for f, why in chosen if why is finding]
+        # Two secrets, cards or ports of one host are two findings of one name.
+        follows = dict.fromkeys(f"{f.id} on {f.host}" for f, why in chosen if why is finding)
         if follows and not everything:
             yield f"      explains  {', '.join(follows)}"
         yield ""

@@ -19,6 +19,7 @@ from vllm_cluster.doctor.case import Case
 from vllm_cluster.doctor.causes import ordered
 from vllm_cluster.doctor.checks import findings
 from vllm_cluster.doctor.examine import Examination
+from vllm_cluster.doctor.finding import Finding
 from vllm_cluster.doctor.reach import Look, Silence
 from vllm_cluster.doctor.redact import redacted, redacted_json
 
@@ -254,6 +255,15 @@ def test_json_names_the_cause_of_what_follows() -> None:
     text = report.text(found, list(found.findings), everything=False)
     assert text.startswith("FAIL  node-a  ray  ray.head-down")
     assert "explains  vllm.down on node-a" in text
+
+
+def test_what_follows_twice_under_one_name_is_told_once() -> None:
+    cause = Finding("host.disk", "host", "node-a", "room", "none")
+    first, second = (Finding("security.secret-missing", "security", "node-a", f, "none")
+                     for f in ("the token", "the key"))  # fmt: skip
+    rows: list[tuple[Finding, Finding | None]] = [(cause, None), (first, cause), (second, cause)]
+    text = report.text(examination(sound()), rows, everything=False)
+    assert "explains  security.secret-missing on node-a\n" in text
 
 
 def test_the_first_cause_of_all_hosts_is_the_deepest_one_and_of_this_life() -> None:
