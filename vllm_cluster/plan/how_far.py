@@ -7,8 +7,10 @@ import re
 from vllm_cluster.plan.last_words import plain, uncoloured
 from vllm_cluster.plan.signs import NOISE
 
-# What clients ask, debugging, and what is indented: a traceback's source.
-_NO_NEWS = re.compile(rf"{NOISE}|\bDEBUG \d\d-\d\d |^(?:\([^)]*\) )* {{2}}")
+# What clients ask, debugging, warnings of vLLM and of PyTorch, and a traceback's indented source.
+_NO_NEWS = re.compile(
+    rf"{NOISE}|\b(?:DEBUG|WARNING) \d\d-\d\d |\bW\d{{4}} [\d:]{{8}}\.|^(?:\([^)]*\) )* {{2}}"
+)
 # vLLM's emblem is drawn with lines that have none.
 # What Ray puts before a line of a rank, which may be empty.
 _PREFIX = re.compile(r"^\(\w+ pid=\d+[^)]*\)\s*$")

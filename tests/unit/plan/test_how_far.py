@@ -27,3 +27,9 @@ def test_an_emblem_source_and_what_only_debugs_are_no_news() -> None:
     dull = f'{_SERVER}INFO 11-30 19:11:40 [utils.py:1] \u2588  \u2588\n{_SERVER}  File "x.py"\n'
     debug = f"{_SERVER}DEBUG 11-30 19:11:41 [x.py:2] poll\n"
     assert how_far(f"gets ready\n{dull}{debug}") == "gets ready"
+
+
+def test_a_warning_is_not_what_a_start_is_at() -> None:
+    limit = f"{_SERVER}WARNING 11-30 19:11:41 [utils.py:9] Found ulimit of 16384 and failed to\n"
+    triton = "(Worker pid=5) W1130 19:11:42.600000 504 torch/triton.py:53] Triton not available\n"
+    assert how_far(f"gets ready\n{limit}{triton}") == "gets ready"
