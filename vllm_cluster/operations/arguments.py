@@ -12,11 +12,13 @@ from pyinfra.context import host
 
 from vllm_cluster.facts.generations import TOOL
 from vllm_cluster.operations.generations import seen
+from vllm_cluster.operations.progress import lasting
 from vllm_cluster.plan import generations
 from vllm_cluster.plan.model import Container
 
 _LIMIT_S = 900
 _NAME = "vllm-cluster-check"
+_READS = "vLLM in the image reads its arguments and the model"
 # Through the parser, the checks of `vllm serve` and the making of the engine's configuration,
 # which reads the model; it ends where processes would start (vllm/entrypoints/cli/serve.py,
 # vllm/engine/arg_utils.py, 0.26 to 0.33).
@@ -93,12 +95,13 @@ def accepted(check: Callable[[], Check]) -> Generator[StringCommand, None, None]
     if mine is not None and asked.identity in mine.checked:
         host.noop("vLLM took these arguments before")
         return
-    host.log("vLLM in the image reads its arguments and the model")
+    host.log(_READS)
     yield StringCommand(f"docker rm --force {_NAME} >/dev/null 2>&1; true")
-    yield StringCommand(
-        f"timeout {_LIMIT_S} {shlex.join(_command(asked))} && {TOOL} checked {asked.identity}",
-        _stdin=PROGRAM,
-    )
+    with lasting(_READS):
+        yield StringCommand(
+            f"timeout {_LIMIT_S} {shlex.join(_command(asked))} && {TOOL} checked {asked.identity}",
+            _stdin=PROGRAM,
+        )
 
 
 def _command(check: Check) -> list[str]:

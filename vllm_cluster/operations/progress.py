@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from pyinfra.api.command import StringCommand
 from pyinfra.api.host import Host
@@ -25,13 +25,22 @@ def starting(unit: str, each: Host | None = None) -> Iterator[None]:
 
     Nothing in a dry run, of a start that takes less than 15 s, or while the host does not say.
     """
-    if each is None and not host.state.is_executing:
+    on = each or _this_host()
+    with telling(on, f"{unit}: starting", lambda: _said(on, unit)) if on else nullcontext():
         yield
-        return
-    # Itself: in another thread `host` stands for none.
-    on = each or host.state.inventory.get_host(host.name)
-    with telling(on, f"{unit}: starting", lambda: _said(on, unit)):
+
+
+@contextmanager
+def lasting(what: str) -> Iterator[None]:
+    """While the block runs, tell that `what` lasts on this host; nothing in a dry run."""
+    on = _this_host()
+    with telling(on, what) if on else nullcontext():
         yield
+
+
+def _this_host() -> Host | None:
+    """Itself: in another thread `host` stands for none. None in a dry run."""
+    return host.state.inventory.get_host(host.name) if host.state.is_executing else None
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,7 +21,10 @@ from pyinfra.api.state import State, StateStage
 from pyinfra.context import ctx_host, ctx_inventory
 
 from tests.unit.connector import InProcess
-from vllm_cluster.operations import order, progress, units
+from vllm_cluster.operations import arguments, order, progress, units
+from vllm_cluster.operations.arguments import Check
+from vllm_cluster.plan.generations import Kept
+from vllm_cluster.plan.model import Container
 
 DOWN = (
     "Id=vllm.service\nLoadState=loaded\nActiveState=inactive\nSubState=dead\n"
@@ -31,6 +35,13 @@ LOG = (
     "Loading shards:   0% | 0/5\rLoading shards:  40% | 2/5\r\n"
 )
 WAIT_S = 30
+_TELLS = re.compile(r" for \d+ s\b")
+_CHECK = Check("g2", Container("vllm", "image:2", (), ("serve", "m")), "/e", "/s")
+_GIVEN: dict[Any, dict[str, Any]] = {
+    order.started: {"units": ["vllm.service"]},
+    units.active: {"units": [units.Unit("vllm.service")]},
+    arguments.accepted: {"check": lambda: _CHECK},
+}
 
 
 class Slow(InProcess):
@@ -42,7 +53,7 @@ class Slow(InProcess):
             return True, DOWN
         if "systemctl is-active" in command:
             return says()  # type: ignore[no-any-return]
-        if "systemctl start" in command:
+        if "systemctl start" in command or "docker run" in command:
             assert until.wait(WAIT_S)
             return good, "" if good else "its log"
         return True, ""
@@ -57,7 +68,7 @@ def lines_of(
 
     def log(_host: Host, message: str, **_: Any) -> None:
         lines.append(message)
-        if ": starting for" in message:
+        if _TELLS.search(message):
             until.set()
 
     monkeypatch.setattr(Host, "log", log)
@@ -68,13 +79,12 @@ def lines_of(
     ctx_inventory.set(inventory)  # type: ignore[no-untyped-call]
     connect_all(state)
     state.set_stage(StateStage.Prepare)
-    wanted = ["vllm.service"] if operation is order.started else [units.Unit("vllm.service")]
-    add_op(state, operation, units=wanted)
+    add_op(state, operation, **_GIVEN[operation])
     state.set_stage(StateStage.Execute)
     with suppress(PyinfraError):  # raised when the start failed
         run_ops(state)
     disconnect_all(state)
-    return [line for line in lines if ": starting for" in line], bool(state.active_hosts)
+    return [line for line in lines if _TELLS.search(line)], bool(state.active_hosts)
 
 
 @pytest.fixture
@@ -119,6 +129,15 @@ def test_a_host_that_cannot_be_asked_is_silent_and_starts(
         return False, "journalctl: no such file"
 
     assert lines_of(order.started, says, until, monkeypatch) == ([], True)
+
+
+@pytest.mark.usefixtures("_at_once")
+def test_vllm_that_judges_its_arguments_for_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arguments, "seen", lambda _state: {"a": Kept(current="g1")})
+    until = threading.Event()
+    lines, well = lines_of(arguments.accepted, lambda: (True, ""), until, monkeypatch)
+    assert lines[0] == "vLLM in the image reads its arguments and the model for 0 s"
+    assert well
 
 
 def test_a_quick_start_is_not_asked_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
