@@ -179,6 +179,9 @@ def _host(examination: Examination, name: str) -> dict[str, Any]:
 def _unit(facts: HostFacts, unit: Unit) -> dict[str, Any]:
     noted = facts.recovered(unit.name)
     end = end_of(facts, unit)
+    # The ends are read after the states: one that came between is of a state not seen yet.
+    if end and unit.active in {"active", "activating"} and end.time_s > unit.changed_s + 1:
+        end = None
     return {
         "state": f"{unit.active} ({unit.sub})",
         "since_s": _ago(facts, unit.changed_s),

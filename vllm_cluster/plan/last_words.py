@@ -5,7 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from vllm_cluster.plan.signs import ERROR, GUESSES, LOGGER, NAMELESS, NOISE, PAST, SIGNS, Sign
+from vllm_cluster.plan.signs import (
+    DOCKER,
+    ERROR,
+    GUESSES,
+    LOGGER,
+    NAMELESS,
+    NOISE,
+    PAST,
+    SIGNS,
+    Sign,
+)
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _NAMES_NOTHING = re.compile(f"{NOISE}|{NAMELESS}")
@@ -19,7 +29,8 @@ def uncoloured(line: str) -> str:
 
 def plain(line: str) -> str:
     """The words alone: without what loggers put before them and what Ray guesses behind them."""
-    return re.sub(LOGGER, "", re.sub(GUESSES, "", uncoloured(line))).strip()
+    words = re.sub(DOCKER, r"\1", re.sub(GUESSES, "", uncoloured(line)))
+    return re.sub(LOGGER, "", words).strip()
 
 
 def sign(words: str) -> Sign | None:

@@ -40,6 +40,7 @@ _ERROR = (
 # What pydantic refuses it names in the next line.
 _REFUSED = r"\d validation errors? for "
 
+NAMED_ERROR = 7
 # Deepest first. What only follows from something else stands last.
 SIGNS: tuple[Sign, ...] = (
     Sign(0, "host", r"[Nn]o space left on device|ENOSPC", "the disk is full"),
@@ -101,7 +102,7 @@ SIGNS: tuple[Sign, ...] = (
          "a process crashed"),
     # `ray start --block` of each of its processes that ended, before the ends of their logs.
     Sign(6, "ray", r"\[exit code=-?[1-9]|Raylet is terminated", "a process of Ray's ended"),
-    Sign(7, "vllm", rf"{_ERROR}(?!.*{_REFUSED}).*\b(?:\w+Error|\w*Exception)\b(?:\(|:|$)|"
+    Sign(NAMED_ERROR, "vllm", rf"{_ERROR}(?!.*{_REFUSED}).*\b(?:\w+Error|\w*Exception)\b(?:\(|:|$)|"
          r"^(?:\(\w+ pid=\d+\) )?\s*(?:Value error|Assertion failed), ", ERROR),
     Sign(8, "vllm", rf"{_ERROR}(?:Error\b|refused: |"
          rf".*(?:ERROR |\berror: |no completion|gave up|{_REFUSED}))", ERROR),
@@ -125,6 +126,8 @@ PAST = (
     r"\b(?:DEBUG|INFO|WARNING) \d\d-\d\d |^(?:See|Run) .docker run --help"
 )
 
+# Words of Docker's own, likewise.
+DOCKER = r'^time="[^"]*" level=[a-z]+ msg="(.*)"$'
 # What loggers put before the words: which process of this host, and the stamps of Ray's Python, of
 # vLLM, and of Ray's C++. Patterns of Python's and of `sed -E` at once, like the next one.
 LOGGER = (
@@ -138,6 +141,11 @@ GUESSES = (
     r"(\. Termination is unexpected)?\.? (Possible reasons include|"
     r"There are some potential root causes).*"
 )
+
+
+def causes() -> list[str]:
+    """The patterns that name a cause, and not just any error or what follows from one."""
+    return [sign.pattern for sign in SIGNS if sign.rank <= NAMED_ERROR]
 
 
 def patterns() -> str:

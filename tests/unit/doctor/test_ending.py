@@ -42,6 +42,28 @@ def test_a_crash_has_its_exit_code_and_the_first_cause_of_that_life() -> None:
     assert found == Ending(20.0, "status=1/FAILURE", "torch.OutOfMemoryError: CUDA out of memory")
 
 
+def test_dockers_own_words_are_told_without_its_stamp() -> None:
+    said = (
+        'time="2026-11-30T21:51:34Z" level=error msg="error waiting for container: unexpected EOF"'
+    )
+    lost = f"20.0 {S}vllm.service: Main process exited, code=exited, status=125/n/a"
+    found = ended(CRASHED[0], lost, f"19.0 node-a docker[7]: {said}")
+    assert found is not None
+    assert found.why == "error waiting for container: unexpected EOF"
+
+
+def test_an_end_that_came_after_the_state_was_read_is_not_shown_beneath_it() -> None:
+    facts = sound().facts["node-a"]
+    unit = facts.unit("vllm.service")
+    for later_s, shown in ((-100, True), (3, False)):
+        at = unit.changed_s + later_s
+        ended_s = f"{at} {S}vllm.service: Main process exited, code=exited, status=1/FAILURE"
+        ends = (f"{at - 9} {S}Starting vllm.service - x", ended_s)
+        units = {**facts.units, unit.name: replace(unit, ends=ends)}
+        told = state.to_json(examination(changed(sound(), "node-a", units=units)))
+        assert bool(told["hosts"]["node-a"]["units"]["vllm.service"]["last_end"]) is shown
+
+
 def test_an_exit_code_has_no_name_of_init_scripts() -> None:
     for said, how in (
         ("exited, status=3/NOTIMPLEMENTED", "status=3"),
@@ -324,8 +346,10 @@ def brought(tmp_path: Path, *lines: str, log_lines: int = 40, state: str = "acti
     shell = "".join((parts / name).read_text() for name in ("00-frame.sh", "10-host.sh"))
     plan = sound().plan
     values = script(plan, plan.hosts["node-a"], salt="s", log_lines=40)
-    noise = next(line for line in values.splitlines() if line.startswith("noise="))
-    shell += f"\nmark={MARK}\n{noise}\nlog_lines={log_lines} ours=(ray-head.service)\nunit_ends\n"
+    lines_of = values.splitlines()
+    known = [next(one for one in lines_of if one.startswith(n)) for n in ("noise=", "causes=")]
+    shell += f"\nmark={MARK}\n" + "\n".join(known)
+    shell += f"\nlog_lines={log_lines} ours=(ray-head.service)\nunit_ends\n"
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "LINES_OF": str(journal)}
     done = subprocess.run(
         ["bash", "-c", shell], env=environment, capture_output=True, text=True, check=True
@@ -374,6 +398,21 @@ def test_a_log_that_ray_could_not_show_whole_hides_no_line_of_the_next_life(tmp_
     lines = brought(tmp_path, KILLED[0], BEGIN_TAIL, unsealed, *KILLED[1:], later, ended_again)
     assert later in lines
     assert unsealed not in lines
+
+
+def test_the_script_brings_the_cause_from_before_the_tracebacks_of_all_ranks(
+    tmp_path: Path,
+) -> None:
+    cause = "19.0 node-a docker[7]: (RayWorkerProc pid=9) ERROR 11-30 [w.py:3] ValueError: no room"
+    stamp = "19.5 node-a docker[7]: (EngineCore pid=8) ERROR 11-30 22:16:35 [core.py:1]   "
+    frames = [f"{stamp}File {n}" for n in range(100)]
+    follows = "19.9 node-a docker[7]: RuntimeError: Engine core initialization failed. See above"
+    lines = brought(tmp_path, CRASHED[0], cause, *frames, follows, *CRASHED[1:5])
+    assert cause in lines
+    assert sum(line.startswith(stamp) for line in lines) < 100
+    found = last_end(Unit("vllm.service", ends=tuple(lines)))
+    assert found is not None
+    assert found.why.endswith("ValueError: no room")
 
 
 def test_the_script_brings_that_a_unit_became_active(tmp_path: Path) -> None:

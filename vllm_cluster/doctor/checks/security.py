@@ -11,7 +11,7 @@ from vllm_cluster.plan import paths
 from vllm_cluster.plan.containers import VLLM
 
 _OPEN_MODE = 0o077
-_UNAUTHORIZED = 401
+_OPEN = 200
 # A secret's file on a host, and on the operator's machine.
 _NAMES = {paths.RAY_TOKEN: "ray_token", paths.API_KEY: "api_key"}
 
@@ -96,7 +96,7 @@ def api_key(case: Case) -> Iterator[Finding]:
     """The API asks for its key, where the plan has one. What else has the port is told as such."""
     for host, facts in case.seen():
         ours = case.plan.api_key and facts.unit(f"{VLLM}.service").running
-        if ours and facts.api.keyless_status not in {0, _UNAUTHORIZED}:
+        if ours and facts.api.keyless_status == _OPEN:
             yield Finding(
                 "security.api-open", "security", host.name,
                 expected="401 for a request without the key",

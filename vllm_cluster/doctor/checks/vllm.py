@@ -57,13 +57,13 @@ def _starting(case: Case, facts: HostFacts, unit: Unit) -> Finding:
         expected="a completion",
         found=f"vLLM has been loading for {since_s:.0f} s of at most {case.plan.start_timeout_s}",
         evidence=of_this_start(unit.log, waited=False) or f"{_UNIT}: {unit.active} {unit.sub}",
-        fix=by_hand("Wait; the first start compiles and may take long" if _first(facts, unit)
-                    else "Wait; it answers by itself when the model is loaded"),
+        fix=by_hand("Wait; it answers by itself when the model is loaded"
+                    + ", and compiled if it never was" * _first(facts, unit)),
     )  # fmt: skip
 
 
 def _first(facts: HostFacts, unit: Unit) -> bool:
-    """Whether no earlier start is known, which would have left compiled code."""
+    """Whether no earlier start of this boot is known, which would have left compiled code."""
     ended = unit.restarts or last_end(unit) is not None
     return not ended and facts.recovered(_UNIT).starts < 2
 

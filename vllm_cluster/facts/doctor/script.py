@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterable
 from functools import cache
@@ -12,7 +13,7 @@ from vllm_cluster.facts import gcs_table
 from vllm_cluster.plan import HostPlan, Plan, paths, probe
 from vllm_cluster.plan.containers import VLLM
 from vllm_cluster.plan.run_lock import LOCK
-from vllm_cluster.plan.signs import NOISE
+from vllm_cluster.plan.signs import NOISE, causes
 
 # Where nobody listens: "refused" proves that the hosts' firewalls let the data plane's ephemeral
 # ports through, "dropped" that one does not.
@@ -134,14 +135,19 @@ def _values(
                 "completion_limit": COMPLETION_LIMIT_S,
                 "salt": salt,
                 "log_lines": log_lines,
-                # Before the message stand time, host and program.
                 "noise": NOISE.replace("^", ": "),
+                "causes": _of_journal("|".join(causes())),
                 "ray_words": "yes" if log_lines >= _ALL_LOGS else "no",
                 "deep": "yes" if deep else "no",
                 "keyless": "yes" if keyless and plan.api_key else "no",
             }.items()
         ),
     ]
+
+
+def _of_journal(pattern: str) -> str:
+    """The pattern for lines of a journal: before the message stand time, host and program."""
+    return re.sub(r"(?<!\[)\^", r"^\\d+\\.\\d+ \\S+ [^:]+: ", pattern)
 
 
 def _array(name: str, items: Iterable[str]) -> str:

@@ -162,12 +162,13 @@ one_log() {
 }
 
 # Where one of ours is not active, or logs are read, how each ended last in this boot: systemd's own
-# lines, what `attempt` said in the unit's journal, and the unit's last words before the end.
+# lines, what `attempt` said in the unit's journal, and of the unit's own words before the end the
+# last, and what may name a cause: the tracebacks of all ranks come after it.
 # Hundreds of lines of the logs of Ray's processes may stand between them, of which only complaints
 # tell anything; all are of one process, which may end amid them.
 unit_ends() {
   if [ "$log_lines" -eq 0 ] && ! systemctl is-active "${ours[@]}" | grep -qvx active; then return; fi
-  local unit lines last
+  local unit lines last log
   for unit in "${ours[@]}"; do
     lines=$(timeout 5 journalctl --boot --no-pager --output=short-unix --lines=60 _PID=1 "UNIT=$unit" 2>/dev/null |
       grep -E ': (Main process exited|Control process exited|Failed with result|Start request repeated|Deactivated successfully|start operation timed out|Scheduled restart job)|: (Stopping|Starting|Started) ' | tail -n 15)
@@ -177,14 +178,16 @@ unit_ends() {
     echo "$lines"
     timeout 5 journalctl --boot --no-pager --output=short-unix --lines=12 _UID=0 \
       SYSLOG_IDENTIFIER=vllm-cluster "OBJECT_SYSTEMD_UNIT=$unit" 2>/dev/null
-    timeout 5 journalctl --boot --no-pager --output=short-unix --lines=1500 --unit="$unit" \
+    log=$(timeout 5 journalctl --boot --no-pager --output=short-unix --lines=1500 --unit="$unit" \
       --until="@$((${last%%.*} + 1))" 2>/dev/null |
       awk '
         / systemd\[/ { next }
         / -- -+ BEGIN .* tail/ { tail = $3 }
         / -- -+ END .* tail/ { tail = ""; next }
         $3 != tail || / [EF] [0-9]+ [0-9]+\] | level=error /' |
-      grep -avP -- "$noise" | tail -n 60
+      grep -avP -- "$noise" | tr -d '\0')
+    printf '%s\n' "$log" | grep -aP -- "$causes|stopped while vLLM started" | tail -n 80
+    printf '%s\n' "$log" | tail -n 60
   done
 }
 
