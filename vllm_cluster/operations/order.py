@@ -13,9 +13,9 @@ from pyinfra.api.state import State
 from pyinfra.context import host
 
 from vllm_cluster.facts.units import ServedPort, UnitState, UnitStates
+from vllm_cluster.operations.its_log import or_its_log
 from vllm_cluster.operations.progress import starting
 from vllm_cluster.operations.refuse import note_now, refuse
-from vllm_cluster.operations.units import or_its_log
 from vllm_cluster.plan import paths
 
 _DOWN = ("inactive", "failed")
@@ -135,14 +135,14 @@ def _stop(units: list[str]) -> Generator[StringCommand, None, None]:
 def _start(
     units: list[str], *, wait: bool, anew: Collection[str] = ()
 ) -> Generator[StringCommand, None, None]:
-    block = "" if wait else " --no-block"
+    block = "" if wait else "--no-block"
     for unit in units:
         host.log(f"{unit}: starts")
         # A person's will: a unit that gave up begins anew, and none pauses for what failed before.
         yield StringCommand(f"{paths.SCRIPTS}/attempt held {unit} 2>/dev/null || true")
         verb = "restart" if unit in anew else "start"
         with starting(unit) if wait else nullcontext():
-            yield StringCommand(or_its_log(f"systemctl {verb}{block} {unit}", unit))
+            yield StringCommand(or_its_log(verb, unit, block))
 
 
 def _say_served(address: str, began_s: float | None = None) -> None:

@@ -9,6 +9,8 @@ from pyinfra.api.command import QuoteString, StringCommand
 from pyinfra.api.state import State
 from pyinfra.context import host
 
+from vllm_cluster.operations import its_log
+
 # How and why this process has ended, and on which hosts; "" where the reason names them.
 _ends: dict[tuple[str, str], set[str]] = {}
 # How it is now, by host.
@@ -51,14 +53,16 @@ def _tell(state: State) -> None:
 
 
 def note_scripts(state: State) -> None:
-    """Note what was refused by hosts' own programs, whose words pyinfra alone has seen."""
+    """Note why hosts' own programs refused, and units did not start: pyinfra alone saw words."""
     for each, operations in state.ops.items():
         for done in operations.values():
             meta = done.operation_meta
-            words = meta.stderr_lines[-1:] if meta.is_complete() and meta.did_error() else []
-            for line in words:
+            words = meta.stderr_lines if meta.is_complete() and meta.did_error() else []
+            for line in words[-1:]:
                 if line.startswith(_REFUSED):
                     note_end("refused", each.name, line.removeprefix(_REFUSED))
+            if reason := its_log.why(words):
+                note_end("failed", each.name, reason)
 
 
 def told() -> list[str]:

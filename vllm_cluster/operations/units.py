@@ -13,6 +13,7 @@ from pyinfra.context import host
 from vllm_cluster.facts.units import UnitState, UnitStates
 from vllm_cluster.operations import owned
 from vllm_cluster.operations.files import MARK
+from vllm_cluster.operations.its_log import or_its_log
 from vllm_cluster.operations.progress import starting
 from vllm_cluster.operations.refuse import refuse
 from vllm_cluster.plan import paths
@@ -173,12 +174,6 @@ def _waits(unit: Unit, found: UnitState) -> bool:
 def _start(unit: Unit, found: UnitState) -> StringCommand:
     stale = found.active == "active" or _older(unit, found) or _waits(unit, found)
     verb = unit.verb if stale else "start"
-    block = "" if unit.wait else " --no-block"
-    command = f"systemctl {verb}{block} {unit.name}"
-    return StringCommand(or_its_log(command, unit.name) if unit.wait else command)
-
-
-def or_its_log(command: str, unit: str) -> str:
-    """`command`; where it fails, the unit's own words, not systemd's advice to go and look."""
-    logs = f"journalctl --no-pager --output=cat --lines=40 --unit={unit}"
-    return f"{command} || {{ {logs} >&2; exit 1; }}"
+    if unit.wait:
+        return StringCommand(or_its_log(verb, unit.name))
+    return StringCommand("systemctl", verb, "--no-block", unit.name)

@@ -62,6 +62,12 @@ def test_a_log_in_which_a_refusal_is_not_the_last_word_refuses_nothing(*, good: 
     assert refuse.told() == []
 
 
+def test_a_start_that_failed_ends_with_why_and_where() -> None:
+    head = "this start in the log of vllm.service:"
+    refuse.note_scripts(run_of("Job failed.", head, "OSError: No space left on device", "Stopped"))
+    assert refuse.told() == ["failed on a, b: vllm.service: OSError: No space left on device"]
+
+
 def test_a_reason_that_says_where_is_given_no_hosts() -> None:
     refuse.note_end("failed", "", "generation 2: vLLM did not start on a: x")
     assert refuse.told() == ["failed: generation 2: vLLM did not start on a: x"]
