@@ -20,6 +20,7 @@ from vllm_cluster.facts.generations import TOOL, Generations
 from vllm_cluster.operations import owned
 from vllm_cluster.operations.files import MARK, Directory, File, obstacles
 from vllm_cluster.operations.refuse import note_end, refuse
+from vllm_cluster.operations.served import say_served
 from vllm_cluster.operations.switching import Switch, run
 from vllm_cluster.plan import generations
 from vllm_cluster.plan.generations import Kept
@@ -126,9 +127,12 @@ def laid(
 
 @operation()
 def switched(
-    switch: Callable[[], Switch],
+    switch: Callable[[], Switch], address: str = ""
 ) -> Generator[StringCommand | FunctionCommand, None, None]:
-    """Put another generation in the place of the one that serves, on all hosts, or go back."""
+    """Put another generation in the place of the one that serves, on all hosts, or go back.
+
+    `address`: where vLLM answers then, if this host has it, which is said at the end.
+    """
     kept, wanted = _of(host.state).kept, switch()
     if not generations.switches(kept, wanted.to):
         host.noop("no other generation serves")
@@ -141,10 +145,10 @@ def switched(
             f"{', '.join(missing)}; mend it, and run without --limit"
         )
         return
-    yield FunctionCommand(_switch, (wanted,), {})
+    yield FunctionCommand(_switch, (wanted, address), {})
 
 
-def _switch(state: State, host: Host, switch: Switch) -> bool:
+def _switch(state: State, host: Host, switch: Switch, address: str) -> bool:
     """The first host does it for all; the others wait for it here, and share its end."""
     one = _of(state)
     with one.mutex:
@@ -153,6 +157,8 @@ def _switch(state: State, host: Host, switch: Switch) -> bool:
     if one.reason:
         host.log_styled(one.reason, fg="red")
         note_end("failed", "", one.reason)
+    elif "vllm" in switch.units.get(host.name, ()):
+        say_served(address)
     return not one.reason
 
 
@@ -173,9 +179,12 @@ def recorded(
 
 @operation()
 def returned(
-    switch: Callable[[], Switch], number: int | None, note: str
+    switch: Callable[[], Switch], number: int | None, note: str, address: str = ""
 ) -> Generator[StringCommand | FunctionCommand, None, None]:
-    """Go back to generation `number`, or to the last before this one that served."""
+    """Go back to generation `number`, or to the last before this one that served.
+
+    `address` as of a switch.
+    """
     kept = _of(host.state).kept
     plan = switch()
     found = generations.target(kept, plan.head, number)
@@ -196,4 +205,4 @@ def returned(
         # What is asked for by a person is not weighed against what the person leaves.
         measure_s=0,
     )
-    yield FunctionCommand(_switch, (whole,), {})
+    yield FunctionCommand(_switch, (whole, address), {})

@@ -12,10 +12,11 @@ from pyinfra.api.operation import operation
 from pyinfra.api.state import State
 from pyinfra.context import host
 
-from vllm_cluster.facts.units import ServedPort, UnitState, UnitStates
+from vllm_cluster.facts.units import UnitState, UnitStates
 from vllm_cluster.operations.its_log import or_its_log
 from vllm_cluster.operations.progress import starting
-from vllm_cluster.operations.refuse import note_now, refuse
+from vllm_cluster.operations.refuse import refuse
+from vllm_cluster.operations.served import say_served
 from vllm_cluster.plan import paths
 
 _DOWN = ("inactive", "failed")
@@ -91,13 +92,13 @@ def started(
     down = [u for u in units if have[u].active in (*_DOWN, *joined) or u in pausing]
     if not idle and not down:
         host.noop(f"{', '.join(units) or 'no unit of this kind'}: running")
-        _say_served(serves)
+        say_served(serves)
         return
     began_s = time.monotonic()
     if idle:
         yield StringCommand("systemctl enable --quiet", *idle)
     yield from _start(down, wait=wait, anew=pausing)
-    _say_served(serves, began_s)
+    say_served(serves, began_s)
 
 
 @operation()
@@ -119,7 +120,7 @@ def restarted(units: list[str], serves: str = "") -> Generator[StringCommand, No
     yield from _stop(units)
     began_s = time.monotonic()
     yield from _start(units, wait=True)
-    _say_served(serves, began_s)
+    say_served(serves, began_s)
     # Not reached where a command failed: pyinfra asks for no more of them.
     _under_way.pop(host.state, None)
 
@@ -143,16 +144,6 @@ def _start(
         verb = "restart" if unit in anew else "start"
         with starting(unit) if wait else nullcontext():
             yield StringCommand(or_its_log(verb, unit, block))
-
-
-def _say_served(address: str, began_s: float | None = None) -> None:
-    """By what lies on the host: the description may have another port by now."""
-    if not address or not host.state.is_executing:
-        return
-    port = host.get_fact(ServedPort)
-    where = f" at http://{address}:{port}/v1" if port else ""
-    took = f"; its start took {time.monotonic() - began_s:.0f} s" if began_s is not None else ""
-    note_now(f"vLLM answers{where}{took}")
 
 
 def _missing(units: list[str], have: dict[str, UnitState]) -> str:

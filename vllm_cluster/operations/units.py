@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from vllm_cluster.operations.files import MARK
 from vllm_cluster.operations.its_log import or_its_log
 from vllm_cluster.operations.progress import starting
 from vllm_cluster.operations.refuse import refuse
+from vllm_cluster.operations.served import VLLM, say_served
 from vllm_cluster.plan import paths
 
 Commands = Generator[StringCommand, None, None]
@@ -47,10 +49,11 @@ Units = list[Unit] | Callable[[], list[Unit]]
 
 
 @operation()
-def active(units: Units) -> Generator[StringCommand, None, None]:
+def active(units: Units, serves: str = "") -> Generator[StringCommand, None, None]:
     """Bring `units`, in their order, to enabled and running with today's configuration.
 
     `units` may be asked for when the operation runs: a configuration may follow from earlier ones.
+    `serves`: the address where vLLM answers once it is started, which is said at the end.
     """
     units = units() if callable(units) else units
     have = _read(units)
@@ -78,8 +81,11 @@ def active(units: Units) -> Generator[StringCommand, None, None]:
         elif have[unit.name].active == "failed":
             # A unit that gave up stays so, whatever is started, until its counter is reset.
             yield StringCommand("systemctl reset-failed", unit.name)
+        began_s = time.monotonic()
         with starting(unit.name) if unit.wait else nullcontext():
             yield _start(unit, have[unit.name])
+        if unit.name == VLLM:
+            say_served(serves, began_s)
 
 
 @operation()

@@ -62,7 +62,11 @@ def switch_step() -> None:
         files=lambda: serving.wanted_files(env),
     )
     arguments.accepted(name="Let vLLM in the image judge its arguments", check=_check)
-    generations.switched(name="Switch to this generation", switch=lambda: _switch(_identity()))
+    generations.switched(
+        name="Switch to this generation",
+        switch=lambda: _switch(_identity()),
+        address=here.this().address,
+    )
 
 
 @deploy("Kept generation")
@@ -83,6 +87,7 @@ def rollback_step() -> None:
         switch=lambda: _switch(""),
         number=None if number is None else int(number),
         note=f"rolled back by {me.operator} on {me.machine}, {when}",
+        address=here.this().address,
     )
 
 

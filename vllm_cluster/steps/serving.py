@@ -33,13 +33,18 @@ def units_step() -> None:
 @deploy("Ray and vLLM")
 def start_step() -> None:
     """Start Ray everywhere, then vLLM on the head, which waits until Ray shows every GPU."""
-    env, ray = environment_text(), here.plan().backend == "ray"
+    env, ray, address = environment_text(), here.plan().backend == "ray", here.this().address
     units.active(
         name="Start Ray" if ray else "Start vLLM",
         units=lambda: [*_timers(), *(u for u in _units(env) if not ray or u.container != "vllm")],
+        serves=address,
     )
     if here.this().role == "head" and ray:
-        units.active(name="Start vLLM and wait for a completion", units=lambda: _units(env)[-1:])
+        units.active(
+            name="Start vLLM and wait for a completion",
+            units=lambda: _units(env)[-1:],
+            serves=address,
+        )
 
 
 def wanted_files(env: str) -> dict[str, File | Directory]:

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyinfra.api.command import StringCommand
 from pyinfra.api.config import Config
 from pyinfra.api.connect import connect_all, disconnect_all
 from pyinfra.api.deploy import add_deploy, deploy
@@ -25,8 +26,8 @@ from pyinfra.context import ctx_inventory
 from tests.unit.connector import InProcess
 from tests.unit.generations.machine import ENV, THEIRS, UNIT, Machine
 from vllm_cluster.control import deploys
-from vllm_cluster.facts.units import UnitState
-from vllm_cluster.operations import generations, order, owned, refuse
+from vllm_cluster.facts.units import ServedPort, UnitState
+from vllm_cluster.operations import generations, order, owned, refuse, served
 from vllm_cluster.operations.files import Directory, File
 from vllm_cluster.operations.switching import Switch
 from vllm_cluster.steps import here
@@ -100,7 +101,7 @@ def deploying(identity: str, rate: float = 100.0, broken: str = "", retry: bool 
         generations.finished()
         generations.allowed(identity=lambda: identity, retry=retry)
         generations.laid(identity=lambda: identity, files=lambda: files(host.name))
-        generations.switched(switch=lambda: switch(identity))
+        generations.switched(switch=lambda: switch(identity), address="10.0.0.1")
         generations.recorded(identity=lambda: identity, record=lambda: RECORD)
 
     return step
@@ -114,11 +115,18 @@ def switch(identity: str) -> Switch:
     )  # fmt: skip
 
 
+class _Port(ServedPort):
+    def command(self) -> StringCommand:
+        return StringCommand("echo --port=8000")
+
+
 @deploy("Rollback")
 def rolling_back() -> None:
     generations.inspected()
     generations.finished()
-    generations.returned(switch=lambda: switch(""), number=None, note="rolled back by alice")
+    generations.returned(
+        switch=lambda: switch(""), number=None, note="by alice", address="10.0.0.2"
+    )
 
 
 @deploy("Unfinished")
@@ -174,6 +182,22 @@ def test_another_generation_is_switched_to_on_both_and_back_again(two: Two) -> N
     assert two.current() == {"g1"}
     assert two.run(deploying("g2", retry=True)) == ["a", "b"]
     assert two.current() == {"g2"}
+
+
+def test_a_switch_and_a_way_back_end_with_where_vllm_answers(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served, "ServedPort", _Port)
+    monkeypatch.setattr(refuse, "_ends", {})
+    for step, at in (
+        (deploying("g2"), "10.0.0.1"),
+        (rolling_back, "10.0.0.2"),
+        (deploying("g1"), ""),
+    ):
+        monkeypatch.setattr(refuse, "_now", {})
+        assert two.run(step) == ["a", "b"]
+        # Not b, which has a worker alone.
+        assert refuse.told() == [f"a: vLLM answers at http://{at}:8000/v1"] * bool(at)
 
 
 def test_a_failure_ends_the_run_on_all_hosts_with_the_old_one_serving(

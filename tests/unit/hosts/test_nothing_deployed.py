@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyinfra.api.config import Config
 from pyinfra.api.connect import connect_all, disconnect_all
-from pyinfra.api.deploy import add_deploy
+from pyinfra.api.deploy import add_deploy, deploy
 from pyinfra.api.exceptions import PyinfraError
 from pyinfra.api.inventory import Inventory
 from pyinfra.api.operations import run_ops
@@ -18,7 +18,8 @@ from pyinfra.context import ctx_inventory
 from pyinfra.context import host as this
 
 from tests.unit.connector import InProcess
-from vllm_cluster.operations import refuse
+from vllm_cluster.operations import refuse, units
+from vllm_cluster.operations.units import Unit
 from vllm_cluster.steps import here, order
 
 UNITS = {"a": ("ray-head", "vllm"), "b": ("ray-worker",)}
@@ -35,7 +36,7 @@ class Host(InProcess):
     def answer(self, command: str, stdin: str) -> tuple[bool, str]:  # noqa: ARG002
         if "ExecStart" in command:
             return True, "--port=8000\n"
-        if "systemctl show" in command:
+        if "systemctl show --property" in command:
             load = "loaded" if self.host.data.get("deployed") else "not-found"
             names = [w.rstrip(";'") for w in command.split() if w.rstrip(";'").endswith(".service")]
             return True, "".join(_shown(name, load) for name in dict.fromkeys(names))
@@ -84,7 +85,14 @@ def _steps(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         "stop": order.stop_step,
         "start": order.start_again_step,
         "restart": order.restart_step,
+        "deploy": _deploy,
     }
+
+
+@deploy("Ray and vLLM")
+def _deploy() -> None:
+    ours = [Unit(f"{name}.service") for name in here.this().units]
+    units.active(units=ours, serves=here.this().address)
 
 
 @pytest.mark.parametrize("step", ["stop", "start", "restart"])
@@ -113,7 +121,10 @@ def test_one_bare_host_keeps_no_other_from_a_stop(monkeypatch: pytest.MonkeyPatc
     assert refuse.told() == []
 
 
-@pytest.mark.parametrize(("step", "took"), [("start", ""), ("restart", "; its start took 0 s")])
+@pytest.mark.parametrize(
+    ("step", "took"),
+    [("start", ""), ("restart", "; its start took 0 s"), ("deploy", "; its start took 0 s")],
+)
 def test_the_last_word_is_where_vllm_answers_by_what_lies_on_the_host(
     step: str, took: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +137,11 @@ def test_the_last_word_is_where_vllm_answers_by_what_lies_on_the_host(
     monkeypatch.setattr(Host, "answer", answer)
     ran(step, monkeypatch, a=True, b=True)
     assert refuse.told() == [f"a: vLLM answers at http://10.0.0.1:8000/v1{took}"]
+
+
+def test_a_deploy_that_starts_nothing_ends_without_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran("deploy", monkeypatch, a=True, b=True)
+    assert refuse.told() == []
 
 
 def test_a_start_that_fails_is_said_to_answer_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
