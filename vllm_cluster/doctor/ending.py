@@ -151,7 +151,8 @@ def _cause(life: _Life, unit: Unit, said: str) -> str:
     """The deepest sign of its last minutes, and in what is `said` of its end; nothing rather than a
     line that says something else."""
     assert life.end is not None  # noqa: S101
-    log = [message(line) for line in life.log]
+    # What `attempt` says of earlier ends has their words.
+    log = [message(line) for line in life.log if " vllm-cluster[" not in line]
     recent = [words for time_s, words in log if time_s >= life.end[0] - _RECENT_S]
     if found := last_words.why([*recent, said], errors=life.errors_tell(unit)):
         return found

@@ -64,6 +64,15 @@ def test_an_end_that_came_after_the_state_was_read_is_not_shown_beneath_it() -> 
         assert bool(told["hosts"]["node-a"]["units"]["vllm.service"]["last_end"]) is shown
 
 
+def test_what_is_told_of_earlier_ends_is_no_cause_of_this_one() -> None:
+    earlier = (
+        "15.0 node-a vllm-cluster[9]: started again 4 times in 24 h, because: CUDA out of memory"
+    )
+    found = ended(CRASHED[0], CRASHED[1], earlier, CRASHED[7])
+    assert found is not None
+    assert found.why == "RuntimeError: Engine core initialization failed"
+
+
 def test_an_exit_code_has_no_name_of_init_scripts() -> None:
     for said, how in (
         ("exited, status=3/NOTIMPLEMENTED", "status=3"),
