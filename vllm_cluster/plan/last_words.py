@@ -20,6 +20,8 @@ from vllm_cluster.plan.signs import (
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _NAMES_NOTHING = re.compile(f"{NOISE}|{NAMELESS}")
 _PAST = re.compile(PAST)
+# Letters of a reason.
+_LONGEST = 300
 
 
 def uncoloured(line: str) -> str:
@@ -49,11 +51,19 @@ def telling(lines: Iterable[str]) -> list[str]:
 
 
 def why(lines: Iterable[str], *, errors: bool = True) -> str:
-    """The earliest of the deepest signs, at most 300 characters; empty where there is none.
+    """The earliest of the deepest signs, cut at a word where it is long; empty where there is none.
 
     `errors`: whether one that no sign knows may be why.
     """
     found = [(known.rank, line) for line in telling(lines)
              if (known := sign(line)) and (errors or known.meaning != ERROR)]  # fmt: skip
     line = min(found, key=lambda one: one[0], default=(0, ""))[1]
-    return plain(line)[:300]
+    return _short(plain(line))
+
+
+def _short(words: str) -> str:
+    if len(words) <= _LONGEST:
+        return words
+    # At a word; of one that fills the line its beginning says more than nothing.
+    whole = words[:_LONGEST].rpartition(" ")[0]
+    return f"{whole if len(whole) > _LONGEST // 2 else words[:_LONGEST]}…"

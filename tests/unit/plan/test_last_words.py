@@ -104,3 +104,10 @@ def test_a_guess_names_no_cause_and_the_words_before_it_do() -> None:
 def test_an_error_that_no_sign_knows_counts_only_where_errors_do() -> None:
     assert why(["ValueError: bad request"], errors=False) == ""
     assert why(["torch.OutOfMemoryError: x", "ValueError: y"], errors=False).endswith("Error: x")
+
+
+def test_a_long_reason_is_cut_at_a_word() -> None:
+    told = why(["ValueError: " + "no room " * 60])
+    assert len(told) <= 301
+    assert told.endswith(("no…", "room…"))
+    assert why(["ValueError: " + "x" * 400]) == "ValueError: " + "x" * 288 + "…"
