@@ -10,6 +10,8 @@ import pytest
 from tests.lab.conftest import deployed
 from tests.lab.harness import BIN, ROOT, Cluster, await_true
 from tests.lab.names import lab_name
+from vllm_cluster.plan import make_plan
+from vllm_cluster.spec import load
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
 NAME = lab_name("t-order")
@@ -67,6 +69,29 @@ def test_stop_ends_vllm_then_the_workers_then_the_head_and_start_goes_back(
     assert begins[0] == max(begins)
     assert begins[2] == min(begins)
     assert cluster.planned() == {}
+
+
+def test_a_start_that_fails_shows_its_own_log_and_ends_with_why(cluster: Cluster) -> None:
+    run(cluster, "stop")
+    before = "a word of the life before"
+    cluster.on("node-a", f"/usr/local/lib/vllm-cluster/attempt say vllm '{before}'")
+    assert before in cluster.on("node-a", "journalctl --unit=vllm --output=cat")
+    model = make_plan(load(cluster.description).description).model_path
+    cluster.on("node-a", f"mv {model} {model}.away")
+    try:
+        done = subprocess.run(
+            [BIN / "vllm-cluster", "start", str(cluster.description)],
+            cwd=ROOT, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    finally:
+        cluster.on("node-a", f"mv {model}.away {model}")
+    said = done.stdout + done.stderr
+    assert done.returncode == 1, said
+    assert before not in said
+    why = "failed on node-a: vllm.service: the model on this host is not the plan's"
+    assert [line for line in done.stderr.splitlines() if line.startswith(why)], said
+    run(cluster, "start")
+    assert states(cluster) == ["active"] * 3
 
 
 def test_restart_restarts_each_and_a_second_stop_changes_nothing(cluster: Cluster) -> None:
