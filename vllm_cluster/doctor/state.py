@@ -18,6 +18,7 @@ from vllm_cluster.facts.doctor.model import HostFacts, Unit
 from vllm_cluster.facts.doctor.script import unit_names
 from vllm_cluster.plan import generations
 from vllm_cluster.plan.containers import VLLM
+from vllm_cluster.plan.last_words import cut
 
 _VLLM = f"{VLLM}.service"
 # Letters on one line: of a reason, of what else may go on and on, of what was expected or found.
@@ -271,12 +272,7 @@ def _deed(fix: list[dict[str, str]], doctor: str) -> str:
 
 def _cut(words: str, length: int) -> str:
     """On one line, and cut at a word where it is longer; the whole is in the JSON."""
-    line = " ".join(words.split())
-    if len(line) <= length:
-        return line
-    whole = line[: length + 1].rpartition(" ")[0]
-    # Of a word that fills the line its beginning says more than nothing.
-    return f"{whole if len(whole) > length // 2 else line[:length]}…"
+    return cut(" ".join(words.split()), length)
 
 
 def _serving_lines(examination: Examination, told: dict[str, Any]) -> list[str]:

@@ -21,6 +21,7 @@ from pyinfra.api.state import State
 
 from vllm_cluster.facts.generations import TOOL
 from vllm_cluster.operations.progress import starting, telling
+from vllm_cluster.operations.served import VLLM
 from vllm_cluster.plan import generations, last_words, paths
 from vllm_cluster.plan.generations import Kept, Record
 
@@ -32,9 +33,8 @@ _FREE = (
 )
 _LOOK_S = 20
 _LOG_LINES = 60
-_VLLM = "vllm.service"
 # In this order on all hosts: vLLM drains while the workers that it needs are there.
-_ROUNDS = (_VLLM, "ray-worker.service", "")
+_ROUNDS = (VLLM, "ray-worker.service", "")
 
 
 @dataclass(frozen=True)
@@ -204,15 +204,15 @@ def _started(hosts: _Hosts, switch: Switch, batch: Sequence[str]) -> str:
 def _vllm(hosts: _Hosts, name: str, limit_s: int) -> str:
     """Start vLLM on `name` and wait for its first completion."""
     good, mark = hosts.call(name, "journalctl -n 0 --show-cursor | sed -n 's/^-- cursor: //p'")
-    with starting(_VLLM, hosts.by_name[name]):
-        good, words = hosts.call(name, f"timeout {limit_s} {TOOL} start --wait {_VLLM}")
+    with starting(VLLM, hosts.by_name[name]):
+        good, words = hosts.call(name, f"timeout {limit_s} {TOOL} start --wait {VLLM}")
     if good:
         return ""
     since = f"--after-cursor={shlex.quote(mark.strip())}" if mark.strip() else "-b"
-    journal = f"journalctl --no-pager --output=cat --unit={_VLLM} {since}"
+    journal = f"journalctl --no-pager --output=cat --unit={VLLM} {since}"
     _, log = hosts.call(name, journal)
     for line in log.splitlines()[-_LOG_LINES:]:
-        hosts.say(f"{name}: {_VLLM}: {line}")
+        hosts.say(f"{name}: {VLLM}: {line}")
     return f"vLLM did not start on {name}: {_last(last_words.why(log.splitlines()) or words)}"
 
 
@@ -220,7 +220,7 @@ def _measured(hosts: _Hosts, name: str, switch: Switch) -> float | None:
     """Tokens per second of what serves on `name`; None where it does not, or cannot say."""
     if switch.measure_s == 0:
         return None
-    good, _ = hosts.call(name, f"systemctl --quiet is-active {_VLLM}")
+    good, _ = hosts.call(name, f"systemctl --quiet is-active {VLLM}")
     if not good:
         hosts.say(f"{name}: nothing answers that the new one could be compared with")
         return None
@@ -368,8 +368,8 @@ def _servers(switch: Switch, old: Record) -> list[str]:
 
 def _awaited(hosts: _Hosts, name: str, limit_s: int) -> bool:
     end = time.monotonic() + limit_s
-    look = f"for i in $(seq {_LOOK_S}); do systemctl --quiet is-active {_VLLM} && exit 0; "
-    with starting(_VLLM, hosts.by_name[name]):
+    look = f"for i in $(seq {_LOOK_S}); do systemctl --quiet is-active {VLLM} && exit 0; "
+    with starting(VLLM, hosts.by_name[name]):
         while time.monotonic() < end:
             good, _ = hosts.call(name, f"{look}sleep 1; done; exit 1")
             if good:

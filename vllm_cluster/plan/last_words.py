@@ -58,12 +58,13 @@ def why(lines: Iterable[str], *, errors: bool = True) -> str:
     found = [(known.rank, line) for line in telling(lines)
              if (known := sign(line)) and (errors or known.meaning != ERROR)]  # fmt: skip
     line = min(found, key=lambda one: one[0], default=(0, ""))[1]
-    return _short(plain(line))
+    return cut(plain(line), _LONGEST)
 
 
-def _short(words: str) -> str:
-    if len(words) <= _LONGEST:
+def cut(words: str, length: int) -> str:
+    """Cut at a word where it is longer."""
+    if len(words) <= length:
         return words
-    # At a word; of one that fills the line its beginning says more than nothing.
-    whole = words[:_LONGEST].rpartition(" ")[0]
-    return f"{whole if len(whole) > _LONGEST // 2 else words[:_LONGEST]}…"
+    whole = words[: length + 1].rpartition(" ")[0]
+    # Of a word that fills the line its beginning says more than nothing.
+    return f"{whole if len(whole) > length // 2 else words[:length]}…"

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pyinfra.api.config import Config
-from pyinfra.api.connect import connect_all, disconnect_all
 from pyinfra.api.deploy import add_deploy, deploy
-from pyinfra.api.exceptions import PyinfraError
-from pyinfra.api.inventory import Inventory
-from pyinfra.api.operations import run_ops
-from pyinfra.api.state import State, StateStage
-from pyinfra.context import ctx_inventory
+from pyinfra.api.state import State
 from pyinfra.context import host as this
 
-from tests.unit.connector import InProcess
+from tests.unit.connector import InProcess, executed
 from vllm_cluster.operations import refuse, units
 from vllm_cluster.operations.units import Unit
 from vllm_cluster.steps import here, order
@@ -56,22 +49,15 @@ def ran(step: str, monkeypatch: pytest.MonkeyPatch, **deployed: bool) -> dict[st
     monkeypatch.setattr(refuse, "_ends", {})
     monkeypatch.setattr(refuse, "_now", {})
     hosts = [(name, {"deployed": deployed[name]}) for name in UNITS]
-    inventory = Inventory((hosts, {}))  # type: ignore[no-untyped-call]
-    for host in inventory:
-        host.connector_cls = Host
-    state = State(inventory, Config(FAIL_PERCENT=0))  # type: ignore[no-untyped-call]
-    ctx_inventory.set(inventory)  # type: ignore[no-untyped-call]
-    connect_all(state)
-    state.set_stage(StateStage.Prepare)
-    add_deploy(state, _steps(monkeypatch)[step])
-    state.set_stage(StateStage.Execute)
-    with suppress(PyinfraError):  # raised when a host refused
-        run_ops(state)
+
+    def add(state: State) -> None:
+        add_deploy(state, _steps(monkeypatch)[step])
+
     sent = {}
-    for host in inventory:
-        assert isinstance(host.connector, Host)
-        sent[host.name] = host.connector.sent
-    disconnect_all(state)
+    with executed(hosts, Host, add, FAIL_PERCENT=0) as state:
+        for host in state.inventory:
+            assert isinstance(host.connector, Host)
+            sent[host.name] = host.connector.sent
     return sent
 
 

@@ -5,22 +5,16 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pyinfra.api.config import Config
-from pyinfra.api.connect import connect_all, disconnect_all
-from pyinfra.api.exceptions import PyinfraError
 from pyinfra.api.host import Host
-from pyinfra.api.inventory import Inventory
 from pyinfra.api.operation import add_op
-from pyinfra.api.operations import run_ops
-from pyinfra.api.state import State, StateStage
-from pyinfra.context import ctx_host, ctx_inventory
+from pyinfra.api.state import State
+from pyinfra.context import ctx_host
 
-from tests.unit.connector import InProcess
+from tests.unit.connector import InProcess, executed
 from vllm_cluster.operations import arguments, order, progress, units
 from vllm_cluster.operations.arguments import Check
 from vllm_cluster.plan.generations import Kept
@@ -72,20 +66,14 @@ def lines_of(
             until.set()
 
     monkeypatch.setattr(Host, "log", log)
-    inventory = Inventory(([("a", {"how": (says, until, good)})], {}))  # type: ignore[no-untyped-call]
-    for host in inventory:
-        host.connector_cls = Slow
-    state = State(inventory, Config())  # type: ignore[no-untyped-call]
-    ctx_inventory.set(inventory)  # type: ignore[no-untyped-call]
-    connect_all(state)
-    state.set_stage(StateStage.Prepare)
-    add_op(state, operation, **_GIVEN[operation])
-    state.set_stage(StateStage.Execute)
-    with suppress(PyinfraError):  # raised when the start failed
-        run_ops(state)
-    disconnect_all(state)
+
+    def add(state: State) -> None:
+        add_op(state, operation, **_GIVEN[operation])
+
+    with executed([("a", {"how": (says, until, good)})], Slow, add) as state:
+        well = bool(state.active_hosts)
     told = [_TELLS.sub(" for N s", line) for line in lines if _TELLS.search(line)]
-    return told, bool(state.active_hosts)
+    return told, well
 
 
 @pytest.fixture

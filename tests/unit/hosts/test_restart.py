@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 import pytest
-from pyinfra.api.config import Config
-from pyinfra.api.connect import connect_all, disconnect_all
-from pyinfra.api.exceptions import PyinfraError
-from pyinfra.api.inventory import Inventory
 from pyinfra.api.operation import add_op
-from pyinfra.api.operations import run_ops
-from pyinfra.api.state import State, StateStage
-from pyinfra.context import ctx_inventory
+from pyinfra.api.state import State
 
-from tests.unit.connector import InProcess
+from tests.unit.connector import InProcess, executed
 from vllm_cluster.operations import order
 
 UNIT = (
@@ -48,23 +41,16 @@ class Replica(InProcess):
 def restarted(about: dict[str, tuple[str, str]]) -> tuple[dict[str, list[str]], list[str]]:
     """What each host was told to do in a restart of all, and the hosts that did not fail."""
     hosts = [(name, {"about": each}) for name, each in about.items()]
-    inventory = Inventory((hosts, {}))  # type: ignore[no-untyped-call]
-    for host in inventory:
-        host.connector_cls = Replica
-    state = State(inventory, Config())  # type: ignore[no-untyped-call]
-    ctx_inventory.set(inventory)  # type: ignore[no-untyped-call]
-    connect_all(state)
-    state.set_stage(StateStage.Prepare)
-    add_op(state, order.restarted, name="Restart", units=["vllm.service"], _serial=True)
-    state.set_stage(StateStage.Execute)
-    with suppress(PyinfraError):  # raised when no host remains
-        run_ops(state)
-    left = sorted(host.name for host in state.active_hosts)
+
+    def add(state: State) -> None:
+        add_op(state, order.restarted, name="Restart", units=["vllm.service"], _serial=True)
+
     sent = {}
-    for host in inventory:
-        assert isinstance(host.connector, Replica)
-        sent[host.name] = host.connector.sent
-    disconnect_all(state)
+    with executed(hosts, Replica, add) as state:
+        left = sorted(host.name for host in state.active_hosts)
+        for host in state.inventory:
+            assert isinstance(host.connector, Replica)
+            sent[host.name] = host.connector.sent
     return sent, left
 
 
